@@ -1,0 +1,2 @@
+//! The `pillarbox` program.
+fn main() {}

@@ -1,0 +1,74 @@
+//! What a handler is given.
+
+use super::{Epoch, Event, Key, Partition, Seq, Timestamp};
+
+/// An event as the store keeps it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// The database's number for it.
+    pub seq: Seq,
+    /// The partition it lies in.
+    pub partition: Partition,
+    /// The event itself.
+    pub event: Event,
+    /// Deliveries that failed so far.
+    pub attempts: u32,
+    /// Times it was started as a suspect and had no end (see `ReadStore::start`).
+    pub starts: u32,
+    /// Handlers that have succeeded already, where several share an event; in the engine's own form.
+    pub progress: Option<Box<str>>,
+    /// When its row was inserted, by the database's clock.
+    pub created_at: Timestamp,
+}
+
+impl Record {
+    /// The ordering key, if it has one.
+    pub fn key(&self) -> Option<&Key> {
+        self.event.key()
+    }
+}
+
+/// One delivery of an event to a handler. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    record: Record,
+    epoch: Epoch,
+}
+
+impl Delivery {
+    /// The delivery of a record under an epoch of its partition.
+    pub fn new(record: Record, epoch: Epoch) -> Self {
+        Self { record, epoch }
+    }
+
+    /// The event.
+    pub fn event(&self) -> &Event {
+        &self.record.event
+    }
+
+    /// The event as stored.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// The database's number for the event.
+    pub fn seq(&self) -> Seq {
+        self.record.seq
+    }
+
+    /// Which attempt this is, from 1. Deferred and interrupted deliveries don't count.
+    pub fn attempt(&self) -> u32 {
+        self.record.attempts.saturating_add(1)
+    }
+
+    /// Whether an attempt has failed before.
+    pub fn is_retry(&self) -> bool {
+        self.record.attempts > 0
+    }
+
+    /// Raised whenever the event's partition changes hands: a store that keeps the highest token it has
+    /// seen for a key can refuse the late effect of a node that lost its lease.
+    pub fn fencing_token(&self) -> Epoch {
+        self.epoch
+    }
+}

@@ -1,0 +1,116 @@
+//! The body of an event: serialised once by the writer, and never touched again.
+
+use bytes::Bytes;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::event::EventError;
+
+/// The content type of JSON payloads.
+pub const JSON: &str = "application/json";
+
+/// JSON text or bytes, with a content type. What a handler gets is byte for byte what was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Payload {
+    content_type: Box<str>,
+    body: Bytes,
+    text: bool,
+}
+
+impl Payload {
+    /// Serialises a value as JSON, this once.
+    pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<Self, EventError> {
+        let body = serde_json::to_vec(value).map_err(|error| EventError::NotJson(error.to_string()))?;
+        Ok(Self {
+            content_type: JSON.into(),
+            body: body.into(),
+            text: true,
+        })
+    }
+
+    /// Takes JSON text as it stands; what is not JSON is refused.
+    pub fn json_text(text: impl Into<String>) -> Result<Self, EventError> {
+        let text = text.into();
+        serde_json::from_str::<serde::de::IgnoredAny>(&text).map_err(|error| EventError::NotJson(error.to_string()))?;
+        Ok(Self {
+            content_type: JSON.into(),
+            body: text.into(),
+            text: true,
+        })
+    }
+
+    /// Takes bytes of any content type.
+    pub fn bytes(content_type: impl Into<Box<str>>, body: impl Into<Bytes>) -> Self {
+        Self {
+            content_type: content_type.into(),
+            body: body.into(),
+            text: false,
+        }
+    }
+
+    /// A payload read back from a store: `text` is whether the store kept it as text.
+    pub fn stored(content_type: impl Into<Box<str>>, body: impl Into<Bytes>, text: bool) -> Self {
+        Self {
+            content_type: content_type.into(),
+            body: body.into(),
+            text,
+        }
+    }
+
+    /// What the bytes are, such as `application/json`.
+    pub fn content_type(&self) -> &str {
+        &self.content_type
+    }
+
+    /// The bytes as they were written.
+    pub fn as_bytes(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// The payload as text, if it was written as JSON text.
+    pub fn as_text(&self) -> Option<&str> {
+        if self.text {
+            std::str::from_utf8(&self.body).ok()
+        } else {
+            None
+        }
+    }
+
+    /// Reads the payload as JSON.
+    pub fn to<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_slice(&self.body)
+    }
+
+    /// The size in bytes.
+    pub fn len(&self) -> usize {
+        self.body.len()
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.body.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_text_is_kept_to_the_byte() {
+        let text = "{ \"b\" : 1,\n \"a\":2.50 }";
+        assert_eq!(Payload::json_text(text).unwrap().as_text(), Some(text));
+    }
+
+    #[test]
+    fn what_is_not_json_is_refused_as_json() {
+        assert!(matches!(Payload::json_text("{oops}"), Err(EventError::NotJson(_))));
+        assert!(matches!(Payload::json_text(""), Err(EventError::NotJson(_))));
+    }
+
+    #[test]
+    fn bytes_are_not_text() {
+        let payload = Payload::bytes("application/x-protobuf", vec![0, 159, 146, 150]);
+        assert_eq!(payload.as_text(), None);
+        assert_eq!(&payload.as_bytes()[..], [0, 159, 146, 150]);
+    }
+}

@@ -1,0 +1,224 @@
+//! How long to wait before the next attempt, and when to give up.
+
+use std::time::Duration;
+
+/// How the delay grows with the attempts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Backoff {
+    /// Always the base delay.
+    Fixed,
+    /// The base delay times the number of failures.
+    Linear,
+    /// The base delay, multiplied again with every failure.
+    Exponential {
+        /// What it is multiplied with.
+        multiplier: f64,
+    },
+}
+
+/// When a failed event is tried again, and how often.
+///
+/// The default is exponential from 200 ms to 60 s, jittered by a factor of 0.5 to 1.5, ten attempts.
+///
+/// ```
+/// use std::time::Duration;
+/// use pillarbox_core::RetryPolicy;
+///
+/// let policy = RetryPolicy::exponential(Duration::from_millis(100))
+///     .max_delay(Duration::from_secs(5))
+///     .max_attempts(4)
+///     .jitter(0.0);
+/// let delays: Vec<_> = (1..4).map(|failures| policy.delay(failures, 0.5).as_millis()).collect();
+/// assert_eq!(delays, [100, 200, 400]);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct RetryPolicy {
+    backoff: Backoff,
+    base: Duration,
+    max_delay: Duration,
+    jitter: f64,
+    max_attempts: u32,
+}
+
+impl RetryPolicy {
+    /// The same delay before every attempt.
+    pub fn fixed(delay: Duration) -> Self {
+        Self::of(Backoff::Fixed, delay)
+    }
+
+    /// A delay that grows by `base` with every failure.
+    pub fn linear(base: Duration) -> Self {
+        Self::of(Backoff::Linear, base)
+    }
+
+    /// A delay that doubles with every failure, unless another multiplier is set.
+    pub fn exponential(base: Duration) -> Self {
+        Self::of(Backoff::Exponential { multiplier: 2.0 }, base)
+    }
+
+    /// No second attempt: the first failure is the last.
+    pub fn never() -> Self {
+        Self::fixed(Duration::ZERO).max_attempts(1)
+    }
+
+    fn of(backoff: Backoff, base: Duration) -> Self {
+        Self {
+            backoff,
+            base,
+            max_delay: Duration::from_secs(60).max(base),
+            jitter: 0.5,
+            max_attempts: 10,
+        }
+    }
+
+    /// What the delay is multiplied with at every failure; makes the policy exponential.
+    #[must_use]
+    pub fn multiplier(mut self, multiplier: f64) -> Self {
+        self.backoff = Backoff::Exponential { multiplier };
+        self
+    }
+
+    /// No delay is longer than this, jitter included.
+    #[must_use]
+    pub fn max_delay(mut self, max: Duration) -> Self {
+        self.max_delay = max;
+        self
+    }
+
+    /// Spreads each delay by a factor of `1 - share` to `1 + share`; 0 switches it off.
+    #[must_use]
+    pub fn jitter(mut self, share: f64) -> Self {
+        self.jitter = share;
+        self
+    }
+
+    /// How often an event is tried at the most, the first time included.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts;
+        self
+    }
+
+    /// The delay after this many failures. `random` in 0 to 1 picks the jitter.
+    pub fn delay(&self, failures: u32, random: f64) -> Duration {
+        let nth = failures.max(1);
+        let factor = match self.backoff {
+            Backoff::Fixed => 1.0,
+            Backoff::Linear => f64::from(nth),
+            Backoff::Exponential { multiplier } => multiplier.powf(f64::from(nth - 1)),
+        };
+        let spread = 1.0 + self.jitter * (2.0 * random.clamp(0.0, 1.0) - 1.0);
+        let seconds = self.base.as_secs_f64() * factor * spread;
+        // An overflow is infinite, and no duration: the maximum stands for it.
+        Duration::try_from_secs_f64(seconds).map_or(self.max_delay, |delay| delay.min(self.max_delay))
+    }
+
+    /// Whether this many failures are the last.
+    pub fn is_exhausted(&self, failures: u32) -> bool {
+        failures >= self.max_attempts
+    }
+
+    /// Says what is wrong with the policy, if anything is.
+    pub fn validate(&self) -> Result<(), String> {
+        if self.max_attempts == 0 {
+            return Err("max_attempts is 0: it counts the first attempt, so the least is 1".into());
+        }
+        if !(0.0..=1.0).contains(&self.jitter) {
+            return Err(format!("jitter is {}: it is a share from 0 to 1", self.jitter));
+        }
+        if let Backoff::Exponential { multiplier } = self.backoff
+            && !(1.0..=1_000.0).contains(&multiplier)
+        {
+            return Err(format!("multiplier is {multiplier}: it is a number from 1 to 1000"));
+        }
+        if self.max_delay < self.base {
+            return Err(format!("max_delay is {:?}, and less than the first delay of {:?}", self.max_delay, self.base));
+        }
+        Ok(())
+    }
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self::exponential(Duration::from_millis(200))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn millis(policy: &RetryPolicy, failures: &[u32], random: f64) -> Vec<u128> {
+        failures.iter().map(|n| policy.delay(*n, random).as_millis()).collect()
+    }
+
+    #[test]
+    fn the_default_runs_from_200_ms_to_60_s_with_half_as_jitter() {
+        let policy = RetryPolicy::default();
+        assert_eq!(millis(&policy, &[1, 2, 3, 9, 10, 100], 0.5), [200, 400, 800, 51_200, 60_000, 60_000]);
+        assert_eq!(millis(&policy, &[1, 2], 0.0), [100, 200]);
+        assert_eq!(millis(&policy, &[1, 2], 1.0), [300, 600]);
+        assert!(!policy.is_exhausted(9) && policy.is_exhausted(10));
+    }
+
+    #[test]
+    fn each_backoff_grows_in_its_way() {
+        let base = Duration::from_millis(10);
+        let cases = [
+            (RetryPolicy::fixed(base), [10, 10, 10]),
+            (RetryPolicy::linear(base), [10, 20, 30]),
+            (RetryPolicy::exponential(base), [10, 20, 40]),
+            (RetryPolicy::exponential(base).multiplier(3.0), [10, 30, 90]),
+        ];
+        for (policy, delays) in cases {
+            assert_eq!(millis(&policy.jitter(0.0), &[1, 2, 3], 0.9), delays);
+        }
+    }
+
+    #[test]
+    fn bad_policies_are_refused_with_the_reason() {
+        let base = RetryPolicy::default();
+        for (policy, word) in [
+            (base.clone().max_attempts(0), "max_attempts"),
+            (base.clone().jitter(1.5), "jitter"),
+            (base.clone().jitter(f64::NAN), "jitter"),
+            (base.clone().multiplier(0.5), "multiplier"),
+            (base.clone().multiplier(f64::INFINITY), "multiplier"),
+            (base.max_delay(Duration::from_millis(1)), "max_delay"),
+        ] {
+            assert!(policy.validate().unwrap_err().contains(word));
+        }
+    }
+
+    fn policies() -> impl Strategy<Value = RetryPolicy> {
+        (0..3_u8, 0..100_000_u64, 0..100_000_u64, 0.0..=1.0, 1.0..=1_000.0).prop_map(
+            |(kind, base, more, jitter, multiplier)| {
+                let base = Duration::from_millis(base);
+                let policy = match kind {
+                    0 => RetryPolicy::fixed(base),
+                    1 => RetryPolicy::linear(base),
+                    _ => RetryPolicy::exponential(base).multiplier(multiplier),
+                };
+                policy.max_delay(base + Duration::from_millis(more)).jitter(jitter)
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn never_over_the_maximum_and_no_overflow_at_any_attempt(
+            policy in policies(), failures in any::<u32>(), random in -1.0..2.0,
+        ) {
+            prop_assert!(policy.delay(failures, random) <= policy.max_delay);
+        }
+
+        #[test]
+        fn delays_never_shrink_without_jitter(policy in policies(), failures in 0..u32::MAX) {
+            let policy = policy.jitter(0.0);
+            prop_assert!(policy.delay(failures, 0.5) <= policy.delay(failures + 1, 0.5));
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! What makes events move.
+
+mod ids;
+
+pub use ids::new_id;

@@ -1,0 +1,140 @@
+//! What operators see and do.
+
+use super::{BoxFuture, StoreError};
+use crate::domain::{EventId, Partition, Record, Seq, Status, Timestamp};
+
+/// Picks events; unset fields match everything.
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    /// In one of these statuses; empty means any.
+    pub statuses: Vec<Status>,
+    /// Of this id.
+    pub id: Option<EventId>,
+    /// Of this event type.
+    pub event_type: Option<String>,
+    /// Of this aggregate type.
+    pub aggregate_type: Option<String>,
+    /// Of this aggregate.
+    pub aggregate_id: Option<String>,
+    /// Of this tenant.
+    pub tenant_id: Option<String>,
+    /// With this ordering key.
+    pub key: Option<String>,
+    /// Inserted at this time or later.
+    pub from: Option<Timestamp>,
+    /// Inserted before this time.
+    pub until: Option<Timestamp>,
+    /// With this text in the last error or the payload, letter case apart.
+    pub text: Option<String>,
+}
+
+/// An event as an operator sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// The event as stored. `Err` holds the reason where the row can't be decoded.
+    pub record: Result<Record, String>,
+    /// Its number.
+    pub seq: Seq,
+    /// The id as it stands in the table.
+    pub id: String,
+    /// Where it stands.
+    pub status: Status,
+    /// Failed attempts.
+    pub attempts: u32,
+    /// When it is due, if it has a time of its own.
+    pub available_at: Option<Timestamp>,
+    /// When it was finished.
+    pub done_at: Option<Timestamp>,
+    /// The last error.
+    pub last_error: Option<String>,
+    /// Whether its key is held because of it.
+    pub holds_key: bool,
+}
+
+/// A page of found events, by sequence.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// The events.
+    pub events: Vec<Found>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<Seq>,
+}
+
+/// Who acts, and why; kept with the action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Actor {
+    /// Who.
+    pub who: String,
+    /// Why.
+    pub why: Option<String>,
+}
+
+impl Actor {
+    /// An actor without a reason.
+    pub fn new(who: impl Into<String>) -> Self {
+        Self {
+            who: who.into(),
+            why: None,
+        }
+    }
+
+    /// Adds the reason.
+    #[must_use]
+    pub fn because(mut self, why: impl Into<String>) -> Self {
+        self.why = Some(why.into());
+        self
+    }
+}
+
+/// The outbox in numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Rows by status.
+    pub by_status: [(u64, Option<Timestamp>); 4],
+    /// The pending events of the fullest partition, with its number.
+    pub worst_partition: Option<(Partition, u64)>,
+    /// The nodes whose lease is in force.
+    pub live_nodes: u64,
+    /// The database's time.
+    pub now: Timestamp,
+}
+
+impl Stats {
+    /// How many rows have this status.
+    pub fn count(&self, status: Status) -> u64 {
+        self.by_status[status as usize].0
+    }
+
+    /// When the oldest row of this status was inserted.
+    pub fn oldest(&self, status: Status) -> Option<Timestamp> {
+        self.by_status[status as usize].1
+    }
+
+    /// Events that wait for their delivery.
+    pub fn pending(&self) -> u64 {
+        self.count(Status::New) + self.count(Status::Retry)
+    }
+}
+
+/// The operators' port. Actions are compare-and-set on the row's status and recorded with the actor in the
+/// same transaction; each returns the numbers it changed, so of two concurrent calls one gets each row.
+pub trait AdminStore: Send + Sync {
+    /// The events that match, in sequence order, from a number on.
+    fn list<'a>(&'a self, query: &'a Query, from: Seq, limit: u32) -> BoxFuture<'a, Result<Listing, StoreError>>;
+
+    /// How many events match.
+    fn count<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<u64, StoreError>>;
+
+    /// Makes DEAD events due now: NEW, attempts 0, starts 0, progress and error cleared. A key that one of
+    /// them holds stays held until it is settled. Others are left alone.
+    fn replay<'a>(&'a self, seqs: &'a [Seq], actor: &'a Actor) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>>;
+
+    /// Removes DEAD events; a key that one of them holds is freed. Others are left alone.
+    fn discard<'a>(&'a self, seqs: &'a [Seq], actor: &'a Actor) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>>;
+
+    /// Frees the keys that these DEAD events hold; the events stay DEAD. Others are left alone.
+    fn skip<'a>(&'a self, seqs: &'a [Seq], actor: &'a Actor) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>>;
+
+    /// The outbox in numbers. Reads the whole table where the database keeps no count.
+    fn stats(&self) -> BoxFuture<'_, Result<Stats, StoreError>>;
+}

@@ -1,0 +1,42 @@
+//! What the engine needs from the outside, split by who calls it.
+//!
+//! | port | caller | for |
+//! |---|---|---|
+//! | [`WriteStore`], [`TransactStore`] | writer | inserting events in a transaction |
+//! | [`OwnStore`] | ownership | the node's lease, and the partitions it owns |
+//! | [`ReadStore`] | reader, settler | reading events, settling them behind the fence |
+//! | [`UpkeepStore`] | upkeep | migrations, purging |
+//! | [`AdminStore`] | operators | dead events, counts |
+//! | [`WakeStore`] | reader | news from other processes |
+//! | [`Clock`] | writer | the host's time, for `occurred_at` alone |
+//!
+//! A database adapter implements the first six; the engine sees them as one [`Store`]. The exam that every
+//! adapter passes is `pillarbox_testkit::conformance`.
+
+mod admin;
+mod clock;
+mod error;
+mod own;
+mod read;
+mod upkeep;
+mod wake;
+mod write;
+
+pub use futures_util::future::BoxFuture;
+
+pub use admin::{Actor, AdminStore, Found, Listing, Query, Stats};
+pub use clock::{Clock, SystemClock};
+pub use error::{StoreError, StoreErrorKind};
+pub use own::{Joining, NodeView, OwnStore, Released, Renewal, Taken};
+pub use read::{
+    Batch, Candidate, Change, Due, Hold, HoldChange, HoldKind, Page, Pick, Position, ReadStore, Recall, Row, Scan,
+    Settled, Settlement,
+};
+pub use upkeep::{PurgeCursor, PurgeRequest, PurgeScope, Purged, UpkeepStore};
+pub use wake::WakeStore;
+pub use write::{NewRow, TransactStore, WriteStore};
+
+/// Everything the engine asks of a database, but for the writing, which is generic over the driver.
+pub trait Store: OwnStore + ReadStore + UpkeepStore + AdminStore + WakeStore + 'static {}
+
+impl<T: OwnStore + ReadStore + UpkeepStore + AdminStore + WakeStore + 'static> Store for T {}

@@ -1,0 +1,16 @@
+//! News from other processes.
+
+use super::{BoxFuture, StoreError};
+use crate::domain::PartitionSet;
+
+/// Wake-ups between processes on one database. They are hints: they may come late, twice or not at all,
+/// and polling is what correctness rests on.
+pub trait WakeStore: Send + Sync {
+    /// Tells the owners of these partitions in other processes that something was committed. Called outside
+    /// any transaction, and coalesced by the caller.
+    fn hint(&self, partitions: PartitionSet) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// Waits until something may have been committed elsewhere. Pends for ever where the database has no
+    /// way to tell. Dropping the future is safe.
+    fn news(&self) -> BoxFuture<'_, Result<(), StoreError>>;
+}
