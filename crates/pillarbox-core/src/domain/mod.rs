@@ -29,7 +29,7 @@ pub use retry::{Backoff, RetryPolicy};
 pub use share::{Share, share_out};
 pub use status::{Status, UnknownStatus};
 pub use time::Timestamp;
-pub use verdict::{Answer, Failure, HandlerError, IntoAnswer, Outcome, Verdict, decide};
+pub use verdict::{Answer, ERROR_LIMIT, Failure, HandlerError, IntoAnswer, Outcome, Verdict, decide};
 
 /// The number that the database gave an event's row: the order of everything.
 ///
