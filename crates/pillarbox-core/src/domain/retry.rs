@@ -66,7 +66,7 @@ impl RetryPolicy {
         Self {
             backoff,
             base,
-            max_delay: Duration::from_secs(60).max(base),
+            max_delay: Duration::from_mins(1).max(base),
             jitter: 0.5,
             max_attempts: 10,
         }

@@ -1,5 +1,59 @@
 //! What makes events move.
+//!
+//! ```text
+//!  writer ──(commit)──> hot queue ─┐
+//!                                  ├─> workers ──> outcomes ──> settler ──> store
+//!  reader ──(page)────> cold queue ┘        │
+//!     ▲                    ▲                └─> lanes: the next event of the key
+//!     └── ownership: which partitions, until when
+//! ```
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `builder`, `settings` | the four presets and every setting |
+//! | `outbox`, `transaction`, `dead` | what a user holds in hand |
+//! | `writer`, `hook` | into the caller's transaction, and what is announced at its end |
+//! | `ownership` | the node's lease and its partitions |
+//! | `reader` | finds what is due |
+//! | `flight` | the node's memory: what is in flight, lanes, queues |
+//! | `dispatcher`, `handler`, `interceptor` | runs the handlers |
+//! | `settler` | outcomes to the table, in batches, behind the fence |
+//! | `upkeep` | purge and gauges |
+//! | `node` | starts and stops the tasks |
+//!
+//! Each file that takes part in an event's way says at its top what happens when the process dies between
+//! two of its steps.
 
+mod backoff;
+mod builder;
+mod dead;
+mod dispatcher;
+mod error;
+mod flight;
+mod handler;
+mod hook;
 mod ids;
+mod interceptor;
+mod node;
+mod outbox;
+mod ownership;
+mod reader;
+mod settings;
+mod settler;
+mod shared;
+mod transaction;
+mod upkeep;
+mod writer;
 
+pub use builder::{Builder, mode};
+pub use dead::Dead;
+pub use dispatcher::Report;
+pub use error::{OutboxError, WriteError};
+pub use handler::{Configured, Handler, HandlerExt};
+pub use hook::{NoHook, WriterHook};
 pub use ids::new_id;
+pub use interceptor::Interceptor;
+pub use outbox::Outbox;
+pub use settings::{Heartbeat, OnDeadHead, OnSuccess, PurgeOptions};
+pub use transaction::{Receipt, Transaction};
+pub use writer::IntoEvent;

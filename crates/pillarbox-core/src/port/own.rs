@@ -81,7 +81,9 @@ pub trait OwnStore: Send + Sync {
     /// its partitions with a raised epoch, its last position and its number of suspects. Returns whom.
     fn expel<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Option<Vec<NodeId>>, StoreError>>;
 
-    /// Takes those of the partitions that are free, raises their epochs, and leaves the others.
+    /// Takes those of the partitions that are free, or this node's already (the answer of an earlier call may
+    /// have been lost), raises their epochs, and leaves the others. In the same transaction the node's
+    /// stored position is lowered to the lowest of theirs: it must hold for all partitions of the node.
     fn take<'a>(
         &'a self,
         lease: &'a Lease,

@@ -1,0 +1,416 @@
+//! Building an outbox: the four presets, and what each can be told.
+
+use std::{marker::PhantomData, sync::Arc, time::Duration};
+
+use super::{
+    error::OutboxError,
+    handler::{Handler, Routes},
+    hook::WriterHook,
+    interceptor::Interceptor,
+    node::Node,
+    outbox::Outbox,
+    settings::{Heartbeat, OnDeadHead, OnSuccess, PurgeOptions, Settings},
+    shared::Shared,
+    writer::{KeyRule, Writer},
+};
+use crate::{
+    domain::{Key, NodeId, RetryPolicy, Route},
+    observe::Meters,
+    port::{Clock, PurgeScope, Store, SystemClock},
+};
+
+/// The modes. They only choose settings: one mechanism serves them all.
+pub mod mode {
+    /// One process on the database; a short lease, so that a restart after a crash delivers within seconds.
+    /// A second process started by mistake is harmless: the two share the partitions.
+    #[derive(Debug)]
+    pub enum SingleNode {}
+    /// Several processes that share the partitions.
+    #[derive(Debug)]
+    pub enum MultiNode {}
+    /// Several processes, and every event has a key.
+    #[derive(Debug)]
+    pub enum Ordered {}
+    /// A process that writes and delivers nothing.
+    #[derive(Debug)]
+    pub enum WriterOnly {}
+
+    /// Modes that deliver.
+    pub trait Delivers: sealed::Sealed {}
+    impl Delivers for SingleNode {}
+    impl Delivers for MultiNode {}
+    impl Delivers for Ordered {}
+
+    /// Modes for several nodes.
+    pub trait SharesPartitions: Delivers {}
+    impl SharesPartitions for MultiNode {}
+    impl SharesPartitions for Ordered {}
+
+    mod sealed {
+        pub trait Sealed {}
+        impl Sealed for super::SingleNode {}
+        impl Sealed for super::MultiNode {}
+        impl Sealed for super::Ordered {}
+    }
+}
+use mode::{Delivers, MultiNode, Ordered, SharesPartitions, SingleNode, WriterOnly};
+
+/// Gathers the settings of an [`Outbox`]; `start` checks them all. What a mode does not have is not there:
+///
+/// ```compile_fail
+/// # fn on(store: impl pillarbox_core::port::Store) {
+/// use pillarbox_core::Outbox;
+/// Outbox::writer_only(store).workers(4); // a writer has no workers
+/// # }
+/// ```
+#[must_use = "an outbox runs when it is started"]
+pub struct Builder<S, M> {
+    store: S,
+    settings: Settings,
+    routes: Routes,
+    interceptors: Vec<Arc<dyn Interceptor>>,
+    hooks: Vec<Arc<dyn WriterHook>>,
+    key_rule: KeyRule,
+    clock: Arc<dyn Clock>,
+    mode: PhantomData<M>,
+}
+
+impl<S: Store> Outbox<S> {
+    /// One process on its database, as with an embedded SQLite.
+    pub fn single_node(store: S) -> Builder<S, SingleNode> {
+        let seconds = Duration::from_secs;
+        let mut builder = Builder::new(store);
+        builder.settings.heartbeat = seconds(1);
+        builder.settings.stale_after = seconds(3);
+        builder.settings.rebalance_every = seconds(1);
+        builder
+    }
+
+    /// Several processes on one database.
+    pub fn multi_node(store: S) -> Builder<S, MultiNode> {
+        Builder::new(store)
+    }
+
+    /// Several processes on one database, and every event in the order of its key. Events without a key
+    /// are refused, unless [`default_key`](Builder::default_key) gives them one.
+    pub fn ordered(store: S) -> Builder<S, Ordered> {
+        let mut builder = Builder::new(store);
+        builder.key_rule = KeyRule::Required;
+        builder
+    }
+
+    /// A process that only writes; others deliver, or change data capture does.
+    pub fn writer_only(store: S) -> Builder<S, WriterOnly> {
+        let mut builder = Builder::new(store);
+        builder.settings.purge = None;
+        builder
+    }
+}
+
+impl<S: Store, M> Builder<S, M> {
+    fn new(store: S) -> Self {
+        Self {
+            store,
+            settings: Settings::default(),
+            routes: Routes::default(),
+            interceptors: Vec::new(),
+            hooks: Vec::new(),
+            key_rule: KeyRule::default(),
+            clock: Arc::new(SystemClock),
+            mode: PhantomData,
+        }
+    }
+
+    /// Adds a hook that sees every batch that is written.
+    pub fn hook(mut self, hook: impl WriterHook) -> Self {
+        self.hooks.push(Arc::new(hook));
+        self
+    }
+
+    /// Whether `start` brings the tables to this program's version (default), or only checks them.
+    pub fn migrate(mut self, migrate: bool) -> Self {
+        self.settings.migrate = migrate;
+        self
+    }
+
+    /// What the names of metrics begin with. Default: `pillarbox`.
+    pub fn metrics_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.settings.metrics_prefix = prefix.into();
+        self
+    }
+
+    /// The host's clock, for tests; it stamps nothing but `occurred_at`.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    async fn prepare(self) -> Result<Parts<S>, OutboxError> {
+        self.settings.validate()?;
+        if let KeyRule::Default(key) = &self.key_rule
+            && (key.as_str().is_empty() || key.as_str().len() > crate::domain::limit::KEY)
+        {
+            let limit = crate::domain::limit::KEY;
+            return Err(OutboxError::setting(format!(
+                "default_key has {} bytes: allowed is 1 to {limit}",
+                key.as_str().len()
+            )));
+        }
+        let store = Arc::new(self.store);
+        if self.settings.migrate {
+            store.migrate().await?;
+        } else {
+            store.check().await?;
+        }
+        let name = self.settings.node_name.clone();
+        let node = NodeId::new(name.unwrap_or_else(|| format!("node-{}", super::new_id())));
+        let meters = Meters::new(&self.settings.metrics_prefix);
+        let dynamic: Arc<dyn Store> = store.clone();
+        let shared =
+            Arc::new(Shared::new(dynamic, self.settings, self.routes, self.interceptors, meters, self.clock, node));
+        let writer = Writer::new(shared.clone(), self.hooks, self.key_rule);
+        Ok(Parts { store, shared, writer })
+    }
+}
+
+struct Parts<S> {
+    store: Arc<S>,
+    shared: Arc<Shared>,
+    writer: Writer,
+}
+
+impl<S: Store, M: Delivers> Builder<S, M> {
+    /// Delivers the events of a route to a handler. A route is an event type, or a pair of aggregate type
+    /// and event type, and has exactly one handler.
+    pub fn handle(mut self, route: impl Into<Route>, handler: impl Handler) -> Self {
+        self.routes.add(route.into(), Arc::new(handler));
+        self
+    }
+
+    /// Adds an interceptor around every delivery.
+    pub fn interceptor(mut self, interceptor: impl Interceptor) -> Self {
+        self.interceptors.push(Arc::new(interceptor));
+        self
+    }
+
+    /// When failed events are tried again, and how often, unless their handler says otherwise.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.settings.retry = policy;
+        self
+    }
+
+    /// How many handlers run at once. Default: 8.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.settings.workers = workers;
+        self
+    }
+
+    /// How long a handler may take, unless it says otherwise. Default: 30 s.
+    pub fn handler_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.handler_timeout = timeout;
+        self
+    }
+
+    /// How many events may wait on the hot path. Default: 1000.
+    pub fn hot_capacity(mut self, events: usize) -> Self {
+        self.settings.hot_capacity = events;
+        self
+    }
+
+    /// How many events read from the table may wait. Default: 2000.
+    pub fn cold_capacity(mut self, events: usize) -> Self {
+        self.settings.cold_capacity = events;
+        self
+    }
+
+    /// How many rows one read takes at the most. Default: 500.
+    pub fn page_size(mut self, rows: usize) -> Self {
+        self.settings.page_size = rows;
+        self
+    }
+
+    /// How many events of one key may wait in memory behind the one that runs. Default: 64.
+    pub fn lane_capacity(mut self, events: usize) -> Self {
+        self.settings.lane_capacity = events;
+        self
+    }
+
+    /// Leaves rows to the hot path that are younger than this. Default: 0.
+    pub fn skip_recent(mut self, age: Duration) -> Self {
+        self.settings.skip_recent = age;
+        self
+    }
+
+    /// The shortest and the longest wait of an idle reader. Default: 20 ms to 1 s.
+    pub fn poll_interval(mut self, shortest: Duration, longest: Duration) -> Self {
+        self.settings.poll_min = shortest;
+        self.settings.poll_max = longest;
+        self
+    }
+
+    /// How many outcomes make a settle that does not wait. Default: 500.
+    pub fn settle_batch(mut self, outcomes: usize) -> Self {
+        self.settings.settle_batch = outcomes;
+        self
+    }
+
+    /// How long a smaller settle waits for more outcomes. Default: 5 ms.
+    pub fn settle_linger(mut self, linger: Duration) -> Self {
+        self.settings.settle_linger = linger;
+        self
+    }
+
+    /// What becomes of the rows of delivered events. Default: they are kept until purged.
+    pub fn on_success(mut self, on_success: OnSuccess) -> Self {
+        self.settings.on_success = on_success;
+        self
+    }
+
+    /// Whether a failed event holds back the later ones of its key until it succeeds or is dead. Default: yes.
+    pub fn stop_on_first_failure(mut self, stop: bool) -> Self {
+        self.settings.stop_on_first_failure = stop;
+        self
+    }
+
+    /// What follows when the head of a key is dead. Default: the key is held.
+    pub fn on_dead_head(mut self, on_dead_head: OnDeadHead) -> Self {
+        self.settings.on_dead_head = on_dead_head;
+        self
+    }
+
+    /// How often an event may be running when its process dies, before it is dead. Default: 3.
+    pub fn max_starts(mut self, starts: u32) -> Self {
+        self.settings.max_starts = starts;
+        self
+    }
+
+    /// How long `shutdown` waits for running handlers. Default: 15 s.
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.drain_timeout = timeout;
+        self
+    }
+
+    /// How long an event that was written and not confirmed is left to its writer. Default: 5 s.
+    pub fn reservation_ttl(mut self, ttl: Duration) -> Self {
+        self.settings.reservation_ttl = ttl;
+        self
+    }
+
+    /// How long an event waits whose route only another node has. Default: 5 s.
+    pub fn route_grace(mut self, grace: Duration) -> Self {
+        self.settings.route_grace = grace;
+        self
+    }
+
+    /// When finished rows are removed. Default: after 7 days, 500 at a time, every hour.
+    pub fn purge(mut self, options: PurgeOptions) -> Self {
+        self.settings.purge = Some(options);
+        self
+    }
+
+    /// Never removes finished rows.
+    pub fn no_purge(mut self) -> Self {
+        self.settings.purge = None;
+        self
+    }
+
+    /// How often the gauges are set that need a look at the whole table. Default: 30 s.
+    pub fn sample_every(mut self, every: Duration) -> Self {
+        self.settings.sample_every = every;
+        self
+    }
+
+    /// Where the lease is renewed. Default: on a thread of its own.
+    pub fn heartbeat_on(mut self, place: Heartbeat) -> Self {
+        self.settings.heartbeat_on = place;
+        self
+    }
+
+    /// The name of this node in the database. Default: a new one for each start.
+    pub fn node_name(mut self, name: impl Into<String>) -> Self {
+        self.settings.node_name = Some(name.into());
+        self
+    }
+
+    /// Checks the settings, prepares the tables, joins and starts to deliver.
+    pub async fn start(self) -> Result<Outbox<S>, OutboxError> {
+        self.routes.validate()?;
+        let Parts { store, shared, writer } = self.prepare().await?;
+        let node = Node::start(shared.clone()).await?;
+        Ok(Outbox::assemble(store, writer, shared, node))
+    }
+}
+
+impl<S: Store> Builder<S, SingleNode> {
+    /// How long after a crash another process may take over. Default: 3 s. A third of it is the heartbeat.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.stale_after = lease;
+        self.settings.heartbeat = lease / 3;
+        self.settings.rebalance_every = lease / 3;
+        self
+    }
+}
+
+impl<S: Store, M: SharesPartitions> Builder<S, M> {
+    /// How often the lease is renewed. Default: 5 s.
+    pub fn heartbeat(mut self, every: Duration) -> Self {
+        self.settings.heartbeat = every;
+        self
+    }
+
+    /// How long after its last renewal a node is taken for dead. Default: 30 s; at least three heartbeats.
+    pub fn stale_after(mut self, span: Duration) -> Self {
+        self.settings.stale_after = span;
+        self
+    }
+
+    /// How often a node looks whether it has more than its share. Default: 10 s.
+    pub fn rebalance_every(mut self, every: Duration) -> Self {
+        self.settings.rebalance_every = every;
+        self
+    }
+}
+
+impl<S: Store> Builder<S, Ordered> {
+    /// Gives every event without a key this one, instead of refusing it.
+    pub fn default_key(mut self, key: impl Into<Key>) -> Self {
+        self.key_rule = KeyRule::Default(key.into());
+        self
+    }
+}
+
+impl<S: Store> Builder<S, WriterOnly> {
+    /// Removes every row that was inserted longer ago than this, delivered or not: for tables that are read
+    /// by change data capture.
+    pub fn purge_by_age(mut self, age: Duration) -> Self {
+        self.settings.purge = Some(PurgeOptions {
+            scope: PurgeScope::ByAge(age),
+            ..PurgeOptions::default()
+        });
+        self
+    }
+
+    /// How often, and how many rows at a time.
+    pub fn purge_schedule(mut self, every: Duration, batch: u32) -> Self {
+        let options = self.settings.purge.get_or_insert_default();
+        options.every = every;
+        options.batch = batch;
+        self
+    }
+
+    /// Checks the settings and prepares the tables.
+    pub async fn start(self) -> Result<Outbox<S>, OutboxError> {
+        let Parts { store, shared, writer } = self.prepare().await?;
+        let node = Node::writer_only(shared.clone());
+        Ok(Outbox::assemble(store, writer, shared, node))
+    }
+}
+
+impl<S, M> std::fmt::Debug for Builder<S, M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("settings", &self.settings)
+            .field("routes", &self.routes)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,79 @@
+//! What can go wrong at the surface.
+
+use crate::{
+    domain::EventError,
+    port::{StoreError, StoreErrorKind},
+};
+
+/// Why an outbox could not start, or an operator's call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutboxError {
+    /// A setting is out of its range.
+    #[error("{0}")]
+    Setting(String),
+    /// There is nothing to deliver to.
+    #[error(
+        "the outbox has no handler: register one with `handle`, or use `Outbox::writer_only` for a process that only writes"
+    )]
+    NoHandler,
+    /// Two handlers claim one route.
+    #[error("two handlers are registered for the route {0}: a route has exactly one")]
+    DuplicateRoute(String),
+    /// A thread for the lease could not be started.
+    #[error("the thread that renews the lease could not be started: {0}")]
+    Thread(String),
+    /// The store failed.
+    #[error("the outbox's database failed")]
+    Store(#[from] StoreError),
+    /// There is no such event.
+    #[error("there is no event {0}")]
+    NotFound(String),
+    /// The event is not in the state that the action needs.
+    #[error("event {id} is {status}, and only DEAD events can be {action}")]
+    NotDead {
+        /// Which event.
+        id: String,
+        /// Where it stands.
+        status: String,
+        /// What was asked.
+        action: &'static str,
+    },
+    /// The dead event does not hold its key.
+    #[error("event {0} holds no key: there is nothing to skip")]
+    HoldsNothing(String),
+}
+
+impl OutboxError {
+    pub(crate) fn setting(reason: impl Into<String>) -> Self {
+        Self::Setting(reason.into())
+    }
+}
+
+/// Why an event was not written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The event is not valid.
+    #[error("the event can't be written")]
+    Event(#[from] EventError),
+    /// `ordered` takes only events with a key.
+    #[error(
+        "event {0} has no key, and this outbox is `ordered`: give it one with `key`, or set `default_key` on the builder"
+    )]
+    NoKey(String),
+    /// A hook refused the batch.
+    #[error("a writer hook refused the batch: {0}")]
+    Hook(String),
+    /// The database failed. The transaction must be rolled back, which dropping it does.
+    #[error("the database failed")]
+    Store(#[from] StoreError),
+}
+
+impl WriteError {
+    /// Whether the transaction may be in effect all the same: the connection broke during its commit. The
+    /// event is delivered if and only if it was committed.
+    pub fn is_outcome_unknown(&self) -> bool {
+        matches!(self, Self::Store(error) if error.kind() == StoreErrorKind::OutcomeUnknown)
+    }
+}

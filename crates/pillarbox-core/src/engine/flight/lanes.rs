@@ -1,0 +1,455 @@
+//! Lanes: the events of one key, one after another.
+//!
+//! A lane exists while its key has something going on: an event queued or running (**busy**), a failed head
+//! that is due later (**failing**), a dead head that an operator must deal with (**dead**), or followers in
+//! the table that must be fetched (**vacant**). A few followers are parked in memory; the rest stay in the
+//! table, **beyond** a number, and are fetched by key when the lane runs dry.
+//!
+//! Rows beyond are no longer found by the reader's position once it has passed them. What finds them after
+//! a crash is a hold, written in the same settle that lets the stored position pass.
+
+use std::collections::VecDeque;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tokio::time::{Duration, Instant};
+
+use super::queues::Job;
+use crate::{
+    domain::{Key, Partition, Seq},
+    port::{Hold, HoldChange, HoldKind},
+};
+
+/// How long followers may lie beyond before a hold is written for them: most lanes catch up sooner.
+const HOLD_AFTER: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    lanes: FxHashMap<Key, Lane>,
+    parked: usize,
+    lane_capacity: usize,
+    capacity: usize,
+    /// Lanes whose followers should be fetched.
+    dry: VecDeque<Key>,
+    /// Lanes with followers beyond that no hold covers.
+    uncovered: FxHashSet<Key>,
+    changes: Vec<HoldChange>,
+}
+
+#[derive(Debug)]
+struct Lane {
+    partition: Partition,
+    state: State,
+    parked: VecDeque<Job>,
+    beyond: Option<Beyond>,
+    /// The hold that the table has, or gets with the next settle, and from which number on it covers.
+    hold: Option<(HoldKind, Seq)>,
+    /// Whether it stands in `dry`, or is being fetched.
+    fetching: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Busy(Seq),
+    Failing(Seq),
+    Dead(Seq),
+    Vacant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Beyond {
+    from: Seq,
+    since: Instant,
+}
+
+/// What became of a follower.
+#[derive(Debug)]
+pub(crate) enum Placed {
+    /// It is the head: deliver it.
+    Ready(Job),
+    /// It waits in memory.
+    Parked,
+    /// It stays in the table, and is fetched when its turn comes.
+    LeftBeyond,
+}
+
+/// What the head's end means for its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// The next one follows.
+    Next,
+    /// The head is tried again later, and the key waits for it.
+    Fail,
+    /// The head is dead, and the key waits for an operator.
+    Hold,
+}
+
+/// What follows the end of a head.
+#[derive(Debug, Default)]
+pub(crate) struct Finished {
+    /// The next event of the key, to be delivered now.
+    pub(crate) next: Option<Job>,
+    /// Followers that left memory.
+    pub(crate) spilled: Vec<Seq>,
+}
+
+/// A lane to fetch.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Fetch {
+    pub(crate) key: Key,
+    pub(crate) partition: Partition,
+    pub(crate) from: Seq,
+}
+
+impl Lanes {
+    pub(crate) fn new(lane_capacity: usize, capacity: usize) -> Self {
+        Self {
+            lanes: FxHashMap::default(),
+            parked: 0,
+            lane_capacity,
+            capacity,
+            dry: VecDeque::new(),
+            uncovered: FxHashSet::default(),
+            changes: Vec::new(),
+        }
+    }
+
+    /// Whether a row can be left in the table without being read: its lane has no place for it now.
+    pub(crate) fn pass_over(&mut self, key: &str, seq: Seq, now: Instant) -> bool {
+        let Some((key, lane)) = self.lanes.get_key_value(key) else {
+            return false;
+        };
+        let waits = match lane.state {
+            State::Busy(_) | State::Vacant => lane.beyond.is_some_and(|beyond| seq >= beyond.from),
+            State::Failing(head) | State::Dead(head) => seq != head,
+        };
+        if waits {
+            let key = key.clone();
+            self.leave_beyond(&key, seq, now);
+        }
+        waits
+    }
+
+    /// Brings a row that was read to its lane.
+    pub(crate) fn place(&mut self, key: &Key, job: Job, now: Instant) -> Placed {
+        let seq = job.delivery.seq();
+        let Some(lane) = self.lanes.get_mut(key) else {
+            let partition = job.delivery.record().partition;
+            self.lanes.insert(key.clone(), Lane::new(partition, State::Busy(seq)));
+            return Placed::Ready(job);
+        };
+        match lane.state {
+            State::Failing(head) | State::Dead(head) if head == seq => {
+                lane.state = State::Busy(seq);
+                Placed::Ready(job)
+            }
+            State::Failing(_) | State::Dead(_) => self.leave_beyond(key, seq, now),
+            _ if lane.beyond.is_some_and(|beyond| seq >= beyond.from) => self.leave_beyond(key, seq, now),
+            State::Vacant => {
+                lane.state = State::Busy(seq);
+                Placed::Ready(job)
+            }
+            State::Busy(_) if lane.parked.len() < self.lane_capacity && self.parked < self.capacity => {
+                // Nearly always at the end; a late commit of a lower number goes to its place.
+                let at = lane.parked.partition_point(|waiting| waiting.delivery.seq() < seq);
+                lane.parked.insert(at, job);
+                self.parked += 1;
+                Placed::Parked
+            }
+            State::Busy(_) => self.leave_beyond(key, seq, now),
+        }
+    }
+
+    /// Brings a row that can't be decoded to its lane. `true` when it is its turn: it goes DEAD now, and
+    /// holds the key if `hold` is set.
+    pub(crate) fn place_broken(&mut self, key: &Key, seq: Seq, partition: Partition, hold: bool, now: Instant) -> bool {
+        let turn = match self.lanes.get(key) {
+            None => true,
+            Some(lane) => match lane.state {
+                State::Vacant => lane.beyond.is_none_or(|beyond| seq < beyond.from),
+                State::Failing(head) | State::Dead(head) => head == seq,
+                State::Busy(_) => false,
+            },
+        };
+        if !turn {
+            self.leave_beyond(key, seq, now);
+            return false;
+        }
+        let lane = self
+            .lanes
+            .entry(key.clone())
+            .or_insert_with(|| Lane::new(partition, State::Vacant));
+        lane.state = State::Busy(seq);
+        self.finish(key, seq, if hold { Then::Hold } else { Then::Next }, now);
+        true
+    }
+
+    /// The head of a lane has ended.
+    pub(crate) fn finish(&mut self, key: &Key, seq: Seq, then: Then, now: Instant) -> Finished {
+        let Some(lane) = self.lanes.get_mut(key).filter(|lane| lane.state == State::Busy(seq)) else {
+            return Finished::default();
+        };
+        match then {
+            Then::Next => {
+                if lane.is_held_as(HoldKind::DeadHead) {
+                    // The head that held the key is settled: what lies beyond needs a hold of the other kind.
+                    self.changes.push(HoldChange::Clear {
+                        partition: lane.partition,
+                        key: key.clone(),
+                    });
+                    lane.hold = None;
+                    if let Some(beyond) = lane.beyond {
+                        self.changes.push(lane.cover(key, beyond.from));
+                        self.uncovered.remove(key);
+                    }
+                }
+                let next = lane.parked.pop_front();
+                lane.state = next
+                    .as_ref()
+                    .map_or(State::Vacant, |job| State::Busy(job.delivery.seq()));
+                self.parked -= usize::from(next.is_some());
+                self.tend(key);
+                Finished {
+                    next,
+                    spilled: Vec::new(),
+                }
+            }
+            Then::Fail | Then::Hold => {
+                lane.state = if then == Then::Fail {
+                    State::Failing(seq)
+                } else {
+                    State::Dead(seq)
+                };
+                if then == Then::Hold {
+                    // Written with the settle that makes the head DEAD.
+                    lane.hold = Some((HoldKind::DeadHead, seq));
+                }
+                let spilled: Vec<Seq> = lane.parked.drain(..).map(|job| job.delivery.seq()).collect();
+                self.parked -= spilled.len();
+                if let Some(first) = spilled.first() {
+                    self.leave_beyond(key, *first, now);
+                }
+                if self.lanes.get(key).is_some_and(Lane::is_covered) {
+                    self.uncovered.remove(key);
+                }
+                Finished { next: None, spilled }
+            }
+        }
+    }
+
+    /// The next lanes to fetch.
+    pub(crate) fn to_fetch(&mut self, limit: usize) -> Vec<Fetch> {
+        let mut fetches = Vec::new();
+        while fetches.len() < limit {
+            let Some(key) = self.dry.pop_front() else { break };
+            let Some(lane) = self.lanes.get_mut(&key) else { continue };
+            // A busy lane would only park what is fetched, and there must be room for that.
+            let room = lane.state == State::Vacant || self.parked < self.capacity;
+            match lane.beyond {
+                Some(beyond) if room && lane.is_dry(self.lane_capacity) => {
+                    fetches.push(Fetch {
+                        key,
+                        partition: lane.partition,
+                        from: beyond.from,
+                    });
+                }
+                _ => lane.fetching = false,
+            }
+        }
+        fetches
+    }
+
+    /// A lane's followers are about to be placed: what lies beyond begins at `from` now, or nothing does.
+    pub(crate) fn fetched(&mut self, key: &Key, from: Option<Seq>, now: Instant) {
+        let Some(lane) = self.lanes.get_mut(key) else { return };
+        lane.fetching = false;
+        lane.beyond = from.map(|from| Beyond { from, since: now });
+        if from.is_none() {
+            self.uncovered.remove(key);
+        }
+    }
+
+    /// A fetch failed; it is tried again.
+    pub(crate) fn fetch_failed(&mut self, key: Key) {
+        self.dry.push_back(key);
+    }
+
+    /// Looks whether a lane should be fetched, or is over.
+    pub(crate) fn tend(&mut self, key: &Key) {
+        let Some(lane) = self.lanes.get_mut(key) else { return };
+        if lane.beyond.is_none() && lane.is_held_as(HoldKind::Overflow) {
+            self.changes.push(HoldChange::Clear {
+                partition: lane.partition,
+                key: key.clone(),
+            });
+            lane.hold = None;
+        }
+        if lane.is_dry(self.lane_capacity) {
+            if !lane.fetching {
+                lane.fetching = true;
+                self.dry.push_back(key.clone());
+            }
+        } else if lane.state == State::Vacant && lane.beyond.is_none() {
+            self.lanes.remove(key);
+        }
+    }
+
+    /// A hold that the table has for a key: at a takeover, or freed by an operator.
+    pub(crate) fn recall_hold(&mut self, hold: &Hold, now: Instant) {
+        let lane = self
+            .lanes
+            .entry(hold.key.clone())
+            .or_insert_with(|| Lane::new(hold.partition, State::Vacant));
+        match hold.kind {
+            HoldKind::DeadHead => {
+                lane.state = State::Dead(hold.from);
+                lane.beyond = Some(Beyond {
+                    from: Seq(hold.from.0 + 1),
+                    since: now,
+                });
+            }
+            HoldKind::Overflow => {
+                if lane.is_held_as(HoldKind::Overflow) {
+                    return;
+                }
+                if matches!(lane.state, State::Dead(_)) {
+                    lane.state = State::Vacant;
+                }
+                let from = lane.beyond.map_or(hold.from, |beyond| beyond.from.min(hold.from));
+                lane.beyond = Some(Beyond { from, since: now });
+            }
+        }
+        lane.hold = Some((hold.kind, hold.from));
+        if lane.is_covered() {
+            self.uncovered.remove(&hold.key);
+        }
+        self.tend(&hold.key);
+    }
+
+    /// A failed event that the table has for a key, at a takeover.
+    pub(crate) fn recall_failing(&mut self, partition: Partition, key: &Key, seq: Seq) {
+        let lane = self
+            .lanes
+            .entry(key.clone())
+            .or_insert_with(|| Lane::new(partition, State::Failing(seq)));
+        match lane.state {
+            State::Failing(head) => lane.state = State::Failing(head.min(seq)),
+            State::Vacant => lane.state = State::Failing(seq),
+            // A dead head that was replayed and failed again: it is the head all the same.
+            State::Dead(head) if head == seq => lane.state = State::Failing(seq),
+            State::Dead(_) | State::Busy(_) => {}
+        }
+    }
+
+    /// Takes the changes for the next settle; lanes that lie beyond for long get a hold in it.
+    pub(crate) fn hold_changes(&mut self, now: Instant) -> Vec<HoldChange> {
+        let lanes = &mut self.lanes;
+        let changes = &mut self.changes;
+        self.uncovered.retain(|key| {
+            let Some(lane) = lanes.get_mut(key) else { return false };
+            let Some(beyond) = lane.beyond else { return false };
+            // A dead head's hold stays as it is; what came late below it keeps the position back instead.
+            if now < beyond.since + HOLD_AFTER || lane.is_held_as(HoldKind::DeadHead) {
+                return true;
+            }
+            changes.push(lane.cover(key, beyond.from));
+            false
+        });
+        std::mem::take(changes)
+    }
+
+    /// The lowest number that only this memory knows to be beyond.
+    pub(crate) fn lowest_uncovered(&self) -> Option<Seq> {
+        self.uncovered
+            .iter()
+            .filter_map(|key| self.lanes.get(key)?.beyond)
+            .map(|beyond| beyond.from)
+            .min()
+    }
+
+    /// Whether lanes wait for their hold, so that a settle should come even without outcomes.
+    pub(crate) fn has_changes(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
+    /// Forgets the lanes of partitions that are no longer owned.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(Partition) -> bool) {
+        let parked = &mut self.parked;
+        let uncovered = &mut self.uncovered;
+        self.lanes.retain(|key, lane| {
+            let kept = keep(lane.partition);
+            if !kept {
+                *parked -= lane.parked.len();
+                uncovered.remove(key);
+            }
+            kept
+        });
+        self.changes.retain(|change| match change {
+            HoldChange::Set(hold) => keep(hold.partition),
+            HoldChange::Clear { partition, .. } => keep(*partition),
+        });
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.dry.is_empty()
+    }
+
+    fn leave_beyond(&mut self, key: &Key, seq: Seq, now: Instant) -> Placed {
+        if let Some(lane) = self.lanes.get_mut(key) {
+            match &mut lane.beyond {
+                Some(beyond) => beyond.from = beyond.from.min(seq),
+                None => lane.beyond = Some(Beyond { from: seq, since: now }),
+            }
+            if !lane.is_covered() {
+                self.uncovered.insert(key.clone());
+            }
+            if lane.is_dry(self.lane_capacity) && !lane.fetching {
+                lane.fetching = true;
+                self.dry.push_back(key.clone());
+            }
+        }
+        Placed::LeftBeyond
+    }
+}
+
+impl Lane {
+    fn new(partition: Partition, state: State) -> Self {
+        Self {
+            partition,
+            state,
+            parked: VecDeque::new(),
+            beyond: None,
+            hold: None,
+            fetching: false,
+        }
+    }
+
+    /// Whether followers should be fetched: some lie beyond, and few are parked.
+    fn is_dry(&self, capacity: usize) -> bool {
+        let flows = matches!(self.state, State::Busy(_) | State::Vacant);
+        flows && self.beyond.is_some() && self.parked.len() * 4 <= capacity
+    }
+
+    fn is_held_as(&self, kind: HoldKind) -> bool {
+        self.hold.is_some_and(|(held, _)| held == kind)
+    }
+
+    /// Whether a hold finds what lies beyond.
+    fn is_covered(&self) -> bool {
+        match (self.beyond, self.hold) {
+            (None, _) => true,
+            (Some(beyond), Some((_, from))) => from <= beyond.from,
+            (Some(_), None) => false,
+        }
+    }
+
+    /// Covers what lies beyond by a hold.
+    fn cover(&mut self, key: &Key, from: Seq) -> HoldChange {
+        self.hold = Some((HoldKind::Overflow, from));
+        HoldChange::Set(Hold {
+            partition: self.partition,
+            key: key.clone(),
+            kind: HoldKind::Overflow,
+            from,
+        })
+    }
+}

@@ -1,0 +1,316 @@
+//! The tasks of an outbox: how they start, and in which order they stop.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Mutex as AsyncMutex, oneshot},
+    task::JoinHandle,
+    time::{Duration, Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    dispatcher::{Serves, Worker},
+    error::OutboxError,
+    ownership::Ownership,
+    reader::Reader,
+    settings::Heartbeat,
+    settler::Settler,
+    shared::Shared,
+    upkeep::{Purge, Sampler},
+};
+
+/// At most one hint to other processes in this time.
+const HINT_EVERY: Duration = Duration::from_millis(5);
+
+/// The background of one outbox.
+#[derive(Debug)]
+pub(crate) struct Node {
+    shared: Arc<Shared>,
+    purge: Option<Arc<Purge>>,
+    stops: Stops,
+    tasks: Mutex<Tasks>,
+    shutting_down: AsyncMutex<bool>,
+}
+
+/// Each group of tasks has its own stop, because they stop one after another.
+#[derive(Debug, Default)]
+struct Stops {
+    upkeep: CancellationToken,
+    reader: CancellationToken,
+    workers: CancellationToken,
+    abort: CancellationToken,
+    settler: CancellationToken,
+    ownership: CancellationToken,
+    sampler: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct Tasks {
+    upkeep: Vec<JoinHandle<()>>,
+    reader: Vec<JoinHandle<()>>,
+    workers: Vec<JoinHandle<()>>,
+    settler: Vec<JoinHandle<()>>,
+    ownership: Option<oneshot::Receiver<()>>,
+    sampler: Vec<JoinHandle<()>>,
+}
+
+impl Node {
+    /// Joins, takes its first share of the partitions, and starts the tasks.
+    pub(crate) async fn start(shared: Arc<Shared>) -> Result<Self, OutboxError> {
+        let mut ownership = Ownership::new(shared.clone());
+        ownership.run_once().await?;
+        let mut reader = Reader::new(shared.clone());
+        reader.run_once().await?;
+
+        let node = Self::idle(shared.clone());
+        {
+            let (tasks, stops) = (&mut *node.tasks.lock(), &node.stops);
+            tasks.ownership = Some(keep_lease(ownership, shared.settings.heartbeat_on, stops.ownership.clone())?);
+            tasks
+                .settler
+                .push(tokio::spawn(Settler::new(shared.clone()).run(stops.settler.clone())));
+            let one_for_suspects = std::iter::once(Serves::Suspects);
+            for serves in one_for_suspects.chain(std::iter::repeat_n(Serves::Queues, shared.settings.workers)) {
+                let worker = Worker::new(shared.clone(), serves);
+                tasks
+                    .workers
+                    .push(tokio::spawn(worker.run(stops.workers.clone(), stops.abort.clone())));
+            }
+            tasks.reader.push(tokio::spawn(reader.run(stops.reader.clone())));
+            tasks
+                .reader
+                .push(tokio::spawn(hear_news(shared.clone(), stops.reader.clone())));
+            tasks
+                .sampler
+                .push(tokio::spawn(Sampler::new(shared.clone()).run(stops.sampler.clone())));
+        }
+        node.start_upkeep();
+        Ok(node)
+    }
+
+    /// The background of an outbox that only writes: no lease, no partitions.
+    pub(crate) fn writer_only(shared: Arc<Shared>) -> Self {
+        let node = Self::idle(shared);
+        node.start_upkeep();
+        node
+    }
+
+    fn idle(shared: Arc<Shared>) -> Self {
+        let purge = shared
+            .settings
+            .purge
+            .map(|options| Arc::new(Purge::new(shared.clone(), options)));
+        Self {
+            shared,
+            purge,
+            stops: Stops::default(),
+            tasks: Mutex::default(),
+            shutting_down: AsyncMutex::new(false),
+        }
+    }
+
+    fn start_upkeep(&self) {
+        let mut tasks = self.tasks.lock();
+        if let Some(options) = self.shared.settings.purge {
+            let purge = Purge::new(self.shared.clone(), options);
+            tasks.upkeep.push(tokio::spawn(purge.run(self.stops.upkeep.clone())));
+        }
+        tasks
+            .upkeep
+            .push(tokio::spawn(send_hints(self.shared.clone(), self.stops.upkeep.clone())));
+    }
+
+    pub(crate) async fn purge_now(&self) -> Result<u64, OutboxError> {
+        match &self.purge {
+            Some(purge) => Ok(purge.run_once().await?),
+            None => Ok(0),
+        }
+    }
+
+    /// Stops in this order: purge, reader, workers, settler, lease, metrics.
+    pub(crate) async fn shutdown(&self) {
+        let mut done = self.shutting_down.lock().await;
+        if *done {
+            return;
+        }
+        let limit = self.shared.settings.drain_timeout;
+        let end = Instant::now() + limit;
+        self.shared.flight.lock().owned.close();
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+
+        self.stops.upkeep.cancel();
+        join(tasks.upkeep, Duration::from_secs(1)).await;
+        self.stops.reader.cancel();
+        join(tasks.reader, Duration::from_secs(1)).await;
+
+        self.stops.workers.cancel();
+        let mut workers = tasks.workers;
+        drain(&mut workers, end.saturating_duration_since(Instant::now())).await;
+        if !workers.is_empty() {
+            tracing::warn!(
+                running = self.shared.running.load(Ordering::Relaxed),
+                ?limit,
+                "handlers still run at the end of the drain: they are dropped, and no attempt counts"
+            );
+            self.stops.abort.cancel();
+            join(workers, Duration::from_millis(500)).await;
+        }
+
+        self.stops.settler.cancel();
+        // At least a moment, even if the handlers used up the whole limit.
+        let settling = end
+            .saturating_duration_since(Instant::now())
+            .max(Duration::from_secs(2));
+        join(tasks.settler, settling).await;
+
+        self.stops.ownership.cancel();
+        if let Some(ended) = tasks.ownership {
+            let _ = timeout(Duration::from_secs(2), ended).await;
+        }
+        self.leave().await;
+        self.stops.sampler.cancel();
+        join(tasks.sampler, Duration::from_secs(1)).await;
+        *done = true;
+    }
+
+    /// Gives the partitions to whoever wants them next.
+    async fn leave(&self) {
+        let (lease, released, position) = {
+            let mut flight = self.shared.flight.lock();
+            let Some(lease) = flight.owned.lease().cloned() else {
+                return;
+            };
+            let known = flight.owned.known();
+            let (released, position) = flight.give_up(known, self.shared.settings.in_flight_bound());
+            flight.lose_everything();
+            (lease, released, position)
+        };
+        let store = &self.shared.store;
+        let leaving = async {
+            if !released.is_empty() {
+                store.release(&lease, &released, &position).await?;
+            }
+            store.leave(&lease, None).await
+        };
+        match timeout(Duration::from_secs(5), leaving).await {
+            Ok(Ok(_)) => tracing::info!(node = %lease.node, "the node has left"),
+            Ok(Err(error)) => tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "the node could not leave: its partitions are free when its lease lapses"
+            ),
+            Err(_) => tracing::warn!("the database did not answer: the partitions are free when the lease lapses"),
+        }
+    }
+}
+
+/// An outbox that is dropped without a shutdown stops its tasks; its lease lapses.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let stops = &self.stops;
+        for stop in [
+            &stops.upkeep,
+            &stops.reader,
+            &stops.workers,
+            &stops.abort,
+            &stops.settler,
+            &stops.ownership,
+            &stops.sampler,
+        ] {
+            stop.cancel();
+        }
+    }
+}
+
+/// Runs the ownership where nothing can starve it.
+fn keep_lease(
+    ownership: Ownership,
+    place: Heartbeat,
+    stop: CancellationToken,
+) -> Result<oneshot::Receiver<()>, OutboxError> {
+    let (ended, receiver) = oneshot::channel();
+    match place {
+        Heartbeat::SharedRuntime => {
+            tokio::spawn(async move {
+                ownership.run(stop).await;
+                let _ = ended.send(());
+            });
+        }
+        Heartbeat::OwnThread => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(|error| OutboxError::Thread(error.to_string()))?;
+            let body = move || {
+                runtime.block_on(ownership.run(stop));
+                let _ = ended.send(());
+            };
+            let spawned = std::thread::Builder::new().name("pillarbox-lease".into()).spawn(body);
+            spawned.map_err(|error| OutboxError::Thread(error.to_string()))?;
+        }
+    }
+    Ok(receiver)
+}
+
+/// Rings the reader's bell when another process has news.
+async fn hear_news(shared: Arc<Shared>, stop: CancellationToken) {
+    loop {
+        let news = tokio::select! {
+            news = shared.store.news() => news,
+            () = stop.cancelled() => return,
+        };
+        match news {
+            Ok(()) => {
+                shared.flight.lock().look_for_due(Instant::now());
+                shared.read.notify_one();
+            }
+            Err(error) => {
+                tracing::debug!(error = &error as &dyn std::error::Error, "no news for now; polling goes on");
+                tokio::select! {
+                    () = sleep(Duration::from_secs(1)) => {}
+                    () = stop.cancelled() => return,
+                }
+            }
+        }
+    }
+}
+
+/// Tells other processes of commits in their partitions: coalesced, and outside of every transaction.
+async fn send_hints(shared: Arc<Shared>, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = shared.hints.notified() => {}
+            () = stop.cancelled() => return,
+        }
+        let partitions = std::mem::take(&mut *shared.hinted.lock());
+        if !partitions.is_empty()
+            && let Err(error) = shared.store.hint(partitions).await
+        {
+            tracing::debug!(error = &error as &dyn std::error::Error, "a hint was not sent; its reader polls");
+        }
+        tokio::select! {
+            () = sleep(HINT_EVERY) => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+/// Waits for tasks to end; those that don't within the limit are aborted.
+async fn join(mut tasks: Vec<JoinHandle<()>>, limit: Duration) {
+    drain(&mut tasks, limit).await;
+    for task in tasks {
+        task.abort();
+    }
+}
+
+/// Waits for tasks to end, and leaves those that have not ended within the limit.
+async fn drain(tasks: &mut Vec<JoinHandle<()>>, limit: Duration) {
+    let end = Instant::now() + limit;
+    let mut left = Vec::new();
+    for mut task in tasks.drain(..) {
+        match tokio::time::timeout_at(end, &mut task).await {
+            Ok(_) => {}
+            Err(_) => left.push(task),
+        }
+    }
+    *tasks = left;
+}

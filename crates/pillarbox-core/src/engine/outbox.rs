@@ -1,0 +1,120 @@
+//! The running outbox.
+
+use std::sync::Arc;
+
+use super::{
+    dead::Dead,
+    error::{OutboxError, WriteError},
+    node::Node,
+    shared::Shared,
+    transaction::{Receipt, Transaction},
+    writer::{IntoEvent, Writer},
+};
+use crate::port::{Stats, TransactStore, WriteStore};
+
+/// A running outbox: writes events, and delivers them unless it is
+/// [`writer_only`](Outbox::writer_only). Clones are the same outbox.
+///
+/// Call [`shutdown`](Self::shutdown) before the process ends. An outbox that is dropped stops too, but its
+/// partitions are free for others only when its lease has lapsed.
+pub struct Outbox<S> {
+    inner: Arc<Inner<S>>,
+}
+
+pub(crate) struct Inner<S> {
+    pub(crate) store: Arc<S>,
+    pub(crate) writer: Writer,
+    shared: Arc<Shared>,
+    node: Node,
+}
+
+impl<S> Outbox<S> {
+    pub(crate) fn assemble(store: Arc<S>, writer: Writer, shared: Arc<Shared>, node: Node) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                store,
+                writer,
+                shared,
+                node,
+            }),
+        }
+    }
+
+    /// Begins a transaction of the outbox's own: events written in it are delivered right after its commit.
+    pub async fn begin(&self) -> Result<Transaction<S>, WriteError>
+    where
+        S: TransactStore,
+    {
+        let tx = self.inner.store.begin().await?;
+        Ok(Transaction::new(self.inner.clone(), tx))
+    }
+
+    /// Writes one event in a transaction of the caller's own. Confirm the receipt after the commit.
+    pub async fn write<Tx>(&self, tx: &mut Tx, event: impl IntoEvent) -> Result<Receipt, WriteError>
+    where
+        S: WriteStore<Tx>,
+    {
+        self.write_all(tx, [event]).await
+    }
+
+    /// Writes a batch, in one statement or a few, in a transaction of the caller's own.
+    pub async fn write_all<Tx>(
+        &self,
+        tx: &mut Tx,
+        events: impl IntoIterator<Item: IntoEvent>,
+    ) -> Result<Receipt, WriteError>
+    where
+        S: WriteStore<Tx>,
+    {
+        Ok(Receipt::new(self.inner.writer.write(&*self.inner.store, tx, events).await?))
+    }
+
+    /// The dead events, and what can be done about them.
+    pub fn dead(&self) -> Dead<'_> {
+        Dead::new(&self.inner.shared)
+    }
+
+    /// The outbox in numbers.
+    pub async fn stats(&self) -> Result<Stats, OutboxError> {
+        Ok(self.inner.shared.store.stats().await?)
+    }
+
+    /// Purges now what the schedule would purge next; returns how many rows are gone. On a node that does
+    /// not own partition 0 it does nothing.
+    pub async fn purge(&self) -> Result<u64, OutboxError> {
+        self.inner.node.purge_now().await
+    }
+
+    /// How many partitions this node owns.
+    pub fn partitions_owned(&self) -> usize {
+        self.inner.shared.flight.lock().owned.active().len()
+    }
+
+    /// The database that events are written to.
+    pub fn store(&self) -> &S {
+        &self.inner.store
+    }
+
+    /// Stops: nothing new is started, what runs is finished within the drain timeout or dropped without
+    /// counting as an attempt, outcomes are settled, and the node's partitions are free for others. Calling
+    /// it twice is fine.
+    pub async fn shutdown(&self) {
+        self.inner.node.shutdown().await;
+    }
+}
+
+impl<S> Clone for Outbox<S> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+        }
+    }
+}
+
+impl<S> std::fmt::Debug for Outbox<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outbox")
+            .field("shared", &self.inner.shared)
+            .finish_non_exhaustive()
+    }
+}

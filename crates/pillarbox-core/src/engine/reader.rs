@@ -1,0 +1,293 @@
+//! The reader: finds what is due in the node's partitions and brings it to the queues.
+//!
+//! One task does all reads of a node, one after another, so a read never overlaps another. Each pass:
+//! 1. partitions that were just taken: recall their holds, failing heads and suspects, then activate them;
+//! 2. numbers to look up: reserved rows that were passed over, and never confirmed;
+//! 3. what has come due: retries, delays, replays, keys that an operator freed;
+//! 4. lanes that have run dry;
+//! 5. a page above the position.
+//!
+//! A full page is followed by the next at once; an idle reader backs off, and is woken by a commit in this
+//! process, by news from another, by the next due time, and by room in the cold queue.
+//!
+//! Nothing is written here, so a crash between any two steps loses nothing: the next owner begins at the
+//! stored position, which the settler keeps below everything that only this memory knows.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::time::{Duration, Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::{backoff::Backoff, flight::Flight, settings::OnDeadHead, shared::Shared};
+use crate::{
+    domain::{PartitionSet, Seq, Timestamp},
+    port::{Candidate, Pick, Row, Scan, StoreError},
+};
+
+/// How many lanes one pass fetches, and how many numbers it looks up.
+const LANES_A_PASS: usize = 64;
+const LOOKUPS_A_PASS: usize = 500;
+
+#[derive(Debug)]
+pub(crate) struct Reader {
+    shared: Arc<Shared>,
+    /// When to ask for due rows again.
+    due_at: Instant,
+}
+
+/// What a pass found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// More may be there at once.
+    More,
+    /// Something was found, and nothing more is there now.
+    Found,
+    /// Nothing was there. Ask again at this time at the latest, if one is known.
+    Idle { until: Option<Instant> },
+}
+
+impl Reader {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            due_at: Instant::now(),
+        }
+    }
+
+    /// Reads until `stop`.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let settings = &self.shared.settings;
+        let mut poll = Backoff::new(settings.poll_min, settings.poll_max);
+        let mut trouble = Backoff::new(settings.poll_min, Duration::from_secs(5).max(settings.poll_max));
+        let shared = self.shared.clone();
+        loop {
+            let pass = tokio::select! {
+                pass = self.run_once() => pass,
+                () = stop.cancelled() => return,
+            };
+            let wake_at = match pass {
+                Ok(Pass::More) => {
+                    poll.reset();
+                    trouble.reset();
+                    continue;
+                }
+                Ok(Pass::Found) => {
+                    poll.reset();
+                    trouble.reset();
+                    Instant::now() + poll.next()
+                }
+                Ok(Pass::Idle { until }) => {
+                    trouble.reset();
+                    let at = Instant::now() + poll.next();
+                    until.map_or(at, |until| at.min(until))
+                }
+                Err(error) => {
+                    shared.meters.loop_errors.increment(1);
+                    tracing::error!(error = &error as &dyn std::error::Error, "reading failed and is tried again");
+                    let wait = trouble.next();
+                    // A bell would only lead to the next failure.
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => continue,
+                        () = stop.cancelled() => return,
+                    }
+                }
+            };
+            tokio::select! {
+                () = shared.read.notified() => poll.reset(),
+                () = sleep_until(wake_at) => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// One pass. After an error nothing is lost: what was not placed is read again.
+    pub(crate) async fn run_once(&mut self) -> Result<Pass, StoreError> {
+        self.activate_gained().await?;
+        let (active, room) = {
+            let mut flight = self.shared.flight.lock();
+            (flight.owned.active(), flight.room())
+        };
+        if active.is_empty() {
+            return Ok(Pass::Idle { until: None });
+        }
+        let reservations_end = self.look_up().await?;
+        if room == 0 {
+            // Woken by the workers when there is room. The reservations are looked after meanwhile.
+            return Ok(Pass::Idle {
+                until: reservations_end,
+            });
+        }
+        let mut found = false;
+        if let Some(due) = self.shared.flight.lock().take_next_due() {
+            self.due_at = self.due_at.min(due);
+        }
+        if self.due_at <= Instant::now() {
+            found |= self.read_due(active, room).await?;
+        }
+        found |= self.fetch_lanes().await?;
+        let room = self.shared.flight.lock().room();
+        let more = if room == 0 {
+            false
+        } else {
+            self.read_page(active, room, &mut found).await?
+        };
+        if more || self.shared.flight.lock().has_lanes_to_fetch() {
+            return Ok(Pass::More);
+        }
+        if found {
+            return Ok(Pass::Found);
+        }
+        let until = reservations_end.map_or(self.due_at, |end| end.min(self.due_at));
+        Ok(Pass::Idle { until: Some(until) })
+    }
+
+    async fn activate_gained(&mut self) -> Result<(), StoreError> {
+        let gained = self.shared.flight.lock().owned.gained().to_vec();
+        if gained.is_empty() {
+            return Ok(());
+        }
+        let recall = self.shared.store.recall(&gained).await?;
+        {
+            let mut flight = self.shared.flight.lock();
+            // Some may have been lost while the answer was under way.
+            let known = flight.owned.gained().to_vec();
+            let still: Vec<_> = gained.into_iter().filter(|taken| known.contains(taken)).collect();
+            flight.activate(&still, &recall, self.shared.settings.stop_on_first_failure, Instant::now());
+        }
+        self.due_at = Instant::now();
+        Ok(())
+    }
+
+    async fn look_up(&mut self) -> Result<Option<Instant>, StoreError> {
+        let (seqs, reservations_end) = self.shared.flight.lock().lookups(Instant::now(), LOOKUPS_A_PASS);
+        if !seqs.is_empty() {
+            let read = Read::begin(&self.shared.flight);
+            let rows = self.shared.store.rows(&seqs).await?;
+            self.place(rows, self.shared.database_time());
+            self.shared.flight.lock().looked_up(seqs.len());
+            drop(read);
+        }
+        Ok(reservations_end)
+    }
+
+    async fn read_due(&mut self, active: PartitionSet, room: usize) -> Result<bool, StoreError> {
+        let shared = self.shared.clone();
+        let asked = Instant::now();
+        let read = Read::begin(&shared.flight);
+        let mut sieve = Sieve { flight: &shared.flight };
+        let limit = room.min(shared.settings.page_size);
+        let due = shared.store.due(active, limit, &mut sieve).await?;
+        let full = due.rows.len() >= limit;
+        shared.database_time_is(due.now);
+        if !due.freed.is_empty() {
+            shared.flight.lock().freed(&due.freed, Instant::now());
+        }
+        let found = self.place(due.rows, due.now) > 0;
+        drop(read);
+        // What this node settles is known to come due; what others write or replay is found by polling.
+        let next = due.next.unwrap_or(Duration::MAX).min(shared.settings.poll_max);
+        self.due_at = if full { asked } else { asked + next };
+        Ok(found)
+    }
+
+    async fn fetch_lanes(&mut self) -> Result<bool, StoreError> {
+        let shared = self.shared.clone();
+        let limit = shared.settings.lane_capacity;
+        let mut fetches = shared.flight.lock().lanes_to_fetch(LANES_A_PASS).into_iter();
+        let mut found = false;
+        while let Some(fetch) = fetches.next() {
+            let read = Read::begin(&shared.flight);
+            let rows = match shared.store.lane(fetch.partition, &fetch.key, fetch.from, limit).await {
+                Ok(rows) => rows,
+                Err(error) => {
+                    let mut flight = shared.flight.lock();
+                    flight.lane_fetch_failed(fetch.key);
+                    fetches.for_each(|fetch| flight.lane_fetch_failed(fetch.key));
+                    return Err(error);
+                }
+            };
+            let beyond = rows
+                .last()
+                .filter(|_| rows.len() >= limit)
+                .map(|last| Seq(last.seq().0 + 1));
+            shared.flight.lock().lane_fetched(&fetch.key, beyond, Instant::now());
+            found |= self.place(rows, shared.database_time()) > 0;
+            shared.flight.lock().tend_lane(&fetch.key);
+            drop(read);
+        }
+        Ok(found)
+    }
+
+    async fn read_page(&mut self, active: PartitionSet, room: usize, found: &mut bool) -> Result<bool, StoreError> {
+        let shared = self.shared.clone();
+        let after = shared.flight.lock().position().clone();
+        let limit = room.min(shared.settings.page_size);
+        let scan = Scan {
+            partitions: active,
+            after: &after,
+            limit,
+            skip_recent: shared.settings.skip_recent,
+        };
+        let read = Read::begin(&shared.flight);
+        let mut sieve = Sieve { flight: &shared.flight };
+        let page = shared.store.page(scan, &mut sieve).await?;
+        shared.database_time_is(page.now);
+        let ready = self.place(page.rows, page.now);
+        {
+            let mut flight = shared.flight.lock();
+            // Partitions that were activated or lost meanwhile have moved the position.
+            if *flight.position() == after {
+                flight.advance(page.position);
+            }
+        }
+        drop(read);
+        *found |= ready > 0;
+        Ok(page.more)
+    }
+
+    /// Brings rows to the queues and lanes; those that can't be decoded go DEAD. Returns how many were found.
+    fn place(&self, rows: Vec<Row>, database_now: Timestamp) -> usize {
+        if rows.is_empty() {
+            return 0;
+        }
+        let shared = &self.shared;
+        let count = rows.len();
+        let hold = shared.settings.on_dead_head == OnDeadHead::Hold;
+        let placed = shared.flight.lock().place(rows, Instant::now(), database_now, hold);
+        shared.meters.cold_enqueued.increment(placed.ready);
+        for (seq, error) in placed.broken {
+            tracing::error!(%seq, error, "the event is dead: its row can't be decoded");
+            shared.meters.dead.increment(1);
+        }
+        shared.signal(placed.signals);
+        count
+    }
+}
+
+/// Asks the node's memory about each candidate.
+struct Sieve<'a> {
+    flight: &'a Mutex<Flight>,
+}
+
+impl Pick for Sieve<'_> {
+    fn pick(&mut self, candidate: Candidate<'_>) -> bool {
+        self.flight.lock().wants(candidate, Instant::now())
+    }
+}
+
+/// A read under way: as long as it lives, settled numbers stay as tombstones.
+struct Read<'a>(&'a Mutex<Flight>);
+
+impl<'a> Read<'a> {
+    fn begin(flight: &'a Mutex<Flight>) -> Self {
+        flight.lock().begin_read();
+        Self(flight)
+    }
+}
+
+impl Drop for Read<'_> {
+    fn drop(&mut self) {
+        self.0.lock().end_read();
+    }
+}

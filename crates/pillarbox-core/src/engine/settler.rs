@@ -1,0 +1,113 @@
+//! The settler: outcomes reach the table in batches, behind the fence.
+//!
+//! Everything that waits goes in one transaction, by size or after a short linger. What happens when the
+//! process dies:
+//! - before the settle commits: the events of the batch are delivered again by the next owner; no attempt is
+//!   counted for them;
+//! - after it commits, before its answer is read: nothing, the outcomes are durable;
+//! - and when only the answer is lost while the process lives on, the same batch is sent again: it touches
+//!   only rows that are still pending, so it changes nothing twice.
+//!
+//! A database error is never the handler's failure: the batch is kept and sent again until it is durable or
+//! the lease is lost.
+
+use std::sync::Arc;
+
+use tokio::time::{Duration, Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{backoff::Backoff, shared::Shared};
+use crate::port::Settled;
+
+#[derive(Debug)]
+pub(crate) struct Settler {
+    shared: Arc<Shared>,
+}
+
+impl Settler {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Settles until `stop`, and then what is left.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            let shared = &self.shared;
+            let waiting = shared.flight.lock().unsettled();
+            if waiting == 0 {
+                tokio::select! {
+                    () = shared.outcomes.notified() => {}
+                    () = stop.cancelled() => break,
+                }
+            }
+            if shared.flight.lock().unsettled() < shared.settings.settle_batch {
+                tokio::select! {
+                    () = shared.full_batch.notified() => {}
+                    () = sleep(shared.settings.settle_linger) => {}
+                    () = stop.cancelled() => break,
+                }
+            }
+            self.run_once().await;
+        }
+        self.run_once().await;
+    }
+
+    /// Settles everything that waits now. Comes back when it is durable or when the lease is lost.
+    pub(crate) async fn run_once(&self) {
+        let shared = &self.shared;
+        let (lease, batch) = {
+            let mut flight = shared.flight.lock();
+            let Some(lease) = flight.owned.lease().cloned() else {
+                return;
+            };
+            if flight.unsettled() == 0 && !flight.has_hold_changes() {
+                return;
+            }
+            (lease, flight.take_batch(Instant::now()))
+        };
+        let session = shared.session();
+        let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+        loop {
+            match shared.store.settle(&lease, &batch).await {
+                Ok(Settled::Applied { stale }) => {
+                    shared.meters.stale_settles.increment(stale as u64);
+                    let (waiting, put_off) = {
+                        let mut flight = shared.flight.lock();
+                        let put_off = flight.settled(&batch, Instant::now());
+                        flight.settle_ended();
+                        (flight.queues.waiting(), put_off)
+                    };
+                    // Workers that paused because too much was unsettled go on.
+                    if waiting > 0 {
+                        shared.work.notify_waiters();
+                    }
+                    if put_off {
+                        shared.read.notify_one();
+                    }
+                    shared.own.notify_one();
+                    return;
+                }
+                Ok(Settled::Fenced) => {
+                    shared.meters.stale_settles.increment(batch.outcomes.len() as u64);
+                    shared.lose_lease("a settle was fenced");
+                    return;
+                }
+                Err(error) => {
+                    if session.is_cancelled() {
+                        return;
+                    }
+                    shared.meters.loop_errors.increment(1);
+                    tracing::error!(
+                        error = &error as &dyn std::error::Error,
+                        outcomes = batch.outcomes.len(),
+                        "settling failed and is tried again"
+                    );
+                    tokio::select! {
+                        () = sleep(backoff.next()) => {}
+                        () = session.cancelled() => return,
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! The writer: events go into the caller's transaction, and are announced when it has committed.
+//!
+//! When the process dies:
+//! - before the commit: the database rolls back, and there is no event;
+//! - after the commit, before it is announced: the row is NEW, and the partition's owner finds it by reading;
+//! - after it is announced: as before, for what is announced lies in memory alone.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{
+    error::WriteError,
+    flight::Job,
+    hook::{WriterHook, observe},
+    shared::Shared,
+};
+use crate::{
+    domain::{Delivery, Event, EventBuilder, EventError, EventId, Key, Partition, PartitionSet, Record, Seq},
+    port::{NewRow, WriteStore},
+};
+
+/// What can be written: an event, or a builder that becomes one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an event",
+    note = "write an `Event`, or the builder that `Event::builder(..)` gives"
+)]
+pub trait IntoEvent {
+    /// The event.
+    fn into_event(self) -> Result<Event, EventError>;
+}
+
+impl IntoEvent for Event {
+    fn into_event(self) -> Result<Event, EventError> {
+        Ok(self)
+    }
+}
+
+impl IntoEvent for &Event {
+    fn into_event(self) -> Result<Event, EventError> {
+        Ok(self.clone())
+    }
+}
+
+impl IntoEvent for EventBuilder {
+    fn into_event(self) -> Result<Event, EventError> {
+        self.build()
+    }
+}
+
+/// What an outbox does about events without a key.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum KeyRule {
+    /// They have no order.
+    #[default]
+    Optional,
+    /// They are refused.
+    Required,
+    /// They all get this one.
+    Default(Key),
+}
+
+pub(crate) struct Writer {
+    shared: Arc<Shared>,
+    hooks: Vec<Arc<dyn WriterHook>>,
+    key_rule: KeyRule,
+}
+
+impl Writer {
+    pub(crate) fn new(shared: Arc<Shared>, hooks: Vec<Arc<dyn WriterHook>>, key_rule: KeyRule) -> Self {
+        Self {
+            shared,
+            hooks,
+            key_rule,
+        }
+    }
+
+    /// Inserts a batch into the transaction, as one statement or a few.
+    pub(crate) async fn write<S, Tx>(
+        &self,
+        store: &S,
+        tx: &mut Tx,
+        events: impl IntoIterator<Item: IntoEvent>,
+    ) -> Result<Written, WriteError>
+    where
+        S: WriteStore<Tx> + ?Sized,
+    {
+        let mut batch = events
+            .into_iter()
+            .map(IntoEvent::into_event)
+            .collect::<Result<Vec<_>, _>>()?;
+        for hook in &self.hooks {
+            hook.before_write(&mut batch).map_err(WriteError::Hook)?;
+        }
+        if batch.is_empty() {
+            return Ok(Written::nothing(self.shared.clone()));
+        }
+        let rows = self.rows(batch)?;
+        let begun = Instant::now();
+        let seqs = store.insert(tx, &rows).await?;
+        let ids: Vec<EventId> = rows.iter().map(|row| row.event.id()).collect();
+        let (reserved, announce) = self.reserve(rows, &seqs, begun);
+        for hook in &self.hooks {
+            observe("after_write", || hook.after_write(&ids));
+        }
+        let hooks = self.hooks.iter().filter(|hook| hook.observes_end()).cloned().collect();
+        Ok(Written {
+            shared: self.shared.clone(),
+            ids,
+            reserved,
+            announce,
+            hooks,
+        })
+    }
+
+    fn rows(&self, batch: Vec<Event>) -> Result<Vec<NewRow>, WriteError> {
+        let (idle, active) = {
+            let flight = self.shared.flight.lock();
+            (flight.has_idle_workers(), flight.owned.active())
+        };
+        batch
+            .into_iter()
+            .map(|event| {
+                let event = self.keyed(event)?;
+                let partition = event.key_partition().unwrap_or_else(|| {
+                    // Own partitions take the hot path, which pays while workers are idle; otherwise the
+                    // load is spread.
+                    if idle && !active.is_empty() && !event.is_delayed() {
+                        one_of(active)
+                    } else {
+                        any()
+                    }
+                });
+                Ok(NewRow { event, partition })
+            })
+            .collect()
+    }
+
+    fn keyed(&self, event: Event) -> Result<Event, WriteError> {
+        if event.key().is_some() {
+            return Ok(event);
+        }
+        match &self.key_rule {
+            KeyRule::Optional => Ok(event),
+            KeyRule::Required => Err(WriteError::NoKey(event.id().to_string())),
+            KeyRule::Default(key) => Ok(event.to_builder().key(key.as_str()).build()?),
+        }
+    }
+
+    /// Reserves what may take the hot path, before the commit can make it visible to the reader.
+    fn reserve(&self, rows: Vec<NewRow>, seqs: &[Seq], begun: Instant) -> (Vec<Job>, Announce) {
+        let shared = &self.shared;
+        let created_at = shared.database_time();
+        let expires = begun + shared.settings.reservation_ttl;
+        let mut announce = Announce::default();
+        let mut reserved = Vec::new();
+        let mut flight = shared.flight.lock();
+        for (NewRow { event, partition }, seq) in rows.into_iter().zip(seqs.iter().copied()) {
+            let owned = flight.owned.is_active(partition);
+            if event.is_delayed() {
+                announce.delayed += 1;
+            } else if !owned {
+                announce.elsewhere.insert(partition);
+            } else if event.key().is_some() {
+                announce.reader = true;
+            } else if let Some(epoch) = flight.reserve(seq, partition, expires) {
+                let record = Record {
+                    seq,
+                    partition,
+                    event,
+                    attempts: 0,
+                    starts: 0,
+                    progress: None,
+                    created_at,
+                };
+                reserved.push(Job {
+                    delivery: Delivery::new(record, epoch),
+                    written: begun,
+                });
+            }
+        }
+        (reserved, announce)
+    }
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer")
+            .field("hooks", &self.hooks.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whom to tell of a commit, beside the hot queue.
+#[derive(Clone, Copy, Debug, Default)]
+struct Announce {
+    reader: bool,
+    delayed: u64,
+    elsewhere: PartitionSet,
+}
+
+/// A batch in an open transaction.
+pub(crate) struct Written {
+    shared: Arc<Shared>,
+    ids: Vec<EventId>,
+    reserved: Vec<Job>,
+    announce: Announce,
+    hooks: Vec<Arc<dyn WriterHook>>,
+}
+
+impl Written {
+    fn nothing(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            ids: Vec::new(),
+            reserved: Vec::new(),
+            announce: Announce::default(),
+            hooks: Vec::new(),
+        }
+    }
+
+    pub(crate) fn ids(&self) -> &[EventId] {
+        &self.ids
+    }
+
+    /// Whether anybody waits to hear of the transaction's end.
+    pub(crate) fn is_registered(&self) -> bool {
+        let Announce {
+            reader,
+            delayed,
+            elsewhere,
+        } = &self.announce;
+        !self.hooks.is_empty() || !self.reserved.is_empty() || *reader || *delayed > 0 || !elsewhere.is_empty()
+    }
+
+    /// The transaction is committed.
+    pub(crate) fn committed(mut self) {
+        let shared = self.shared.clone();
+        shared.meters.delayed_skipped.increment(self.announce.delayed);
+        let jobs = std::mem::take(&mut self.reserved);
+        if !jobs.is_empty() {
+            let (confirmed, signals) = shared.flight.lock().confirm(jobs);
+            shared.meters.hot_enqueued.increment(confirmed.enqueued as u64);
+            if confirmed.dropped > 0 {
+                shared.meters.hot_dropped.increment(confirmed.dropped as u64);
+                tracing::warn!(
+                    dropped = confirmed.dropped,
+                    first_event_id = self.ids.first().map(tracing::field::display),
+                    "the hot queue is full: the reader will deliver these events"
+                );
+            }
+            shared.signal(signals);
+        }
+        if self.announce.delayed > 0 {
+            // It may come due before the reader looks by itself.
+            shared.flight.lock().look_for_due(Instant::now());
+        }
+        if self.announce.reader || self.announce.delayed > 0 {
+            shared.read.notify_one();
+        }
+        if !self.announce.elsewhere.is_empty() {
+            let mut hinted = shared.hinted.lock();
+            self.announce.elsewhere.iter().for_each(|partition| {
+                hinted.insert(partition);
+            });
+            drop(hinted);
+            shared.hints.notify_one();
+        }
+        for hook in std::mem::take(&mut self.hooks) {
+            observe("after_commit", || hook.after_commit(&self.ids));
+        }
+    }
+
+    /// The transaction is rolled back.
+    pub(crate) fn rolled_back(mut self) {
+        let mut flight = self.shared.flight.lock();
+        for job in std::mem::take(&mut self.reserved) {
+            flight.rolled_back(job.delivery.seq());
+        }
+        drop(flight);
+        for hook in std::mem::take(&mut self.hooks) {
+            observe("after_rollback", || hook.after_rollback(&self.ids));
+        }
+    }
+}
+
+/// Whatever nobody told the end of is left to the reader.
+impl Drop for Written {
+    fn drop(&mut self) {
+        if self.reserved.is_empty() {
+            return;
+        }
+        let mut flight = self.shared.flight.lock();
+        for job in &self.reserved {
+            flight.abandon(job.delivery.seq());
+        }
+        drop(flight);
+        self.shared.read.notify_one();
+    }
+}
+
+impl std::fmt::Debug for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Written")
+            .field("ids", &self.ids)
+            .finish_non_exhaustive()
+    }
+}
+
+fn any() -> Partition {
+    Partition(fastrand::u8(..))
+}
+
+fn one_of(partitions: PartitionSet) -> Partition {
+    if partitions == PartitionSet::ALL {
+        return any();
+    }
+    partitions
+        .iter()
+        .nth(fastrand::usize(..partitions.len()))
+        .unwrap_or_else(any)
+}
