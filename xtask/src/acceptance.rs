@@ -229,9 +229,9 @@ fn written() -> Result<Tests, Failed> {
 
 /// Every test that the runner lists and does not ignore, by the last part of its path.
 fn listed() -> Result<Tests, Failed> {
-    let list = Command::cargo(["nextest", "list", "--workspace", "--message-format", "oneline"]).output()?;
+    let lines = Command::cargo(["nextest", "list", "--workspace", "--message-format", "oneline"]).output()?;
     let mut tests = Tests::new();
-    for (_, path) in list.lines().filter_map(|line| line.split_once(' ')) {
+    for (_, path) in lines.lines().filter_map(|line| line.split_once(' ')) {
         let last = path.rsplit("::").next().unwrap_or(path);
         tests.entry(last.to_owned()).or_default().push(path.to_owned());
     }
