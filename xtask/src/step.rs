@@ -69,10 +69,11 @@ impl Command {
         Err(self.ended(status))
     }
 
-    /// Runs it and returns what it printed; on failure that is shown.
+    /// Runs it and returns what it printed, without colours; on failure that is shown.
     pub(crate) fn output(&self) -> Result<String, Failed> {
         let output = self
             .process()
+            .env("CARGO_TERM_COLOR", "never")
             .stderr(process::Stdio::inherit())
             .output()
             .map_err(|error| self.unstartable(&error))?;
