@@ -14,7 +14,9 @@ const ITEM: &str = "ReadmeSnippets";
 /// Checks that every Rust snippet is one that runs, runs them, and compares the numbers.
 pub(crate) fn run() -> Result<(), Failed> {
     let snippets = snippets(&workspace::read("README.md")?)?;
-    let output = Command::cargo(["test", "--doc", "--package", "pillarbox", "--", ITEM]).output()?;
+    // For the whole workspace, as the other tests: a package alone may have its dependencies built anew, with
+    // fewer features.
+    let output = Command::cargo(["test", "--workspace", "--doc", "--", ITEM]).output()?;
     print!("{output}");
     let passed = passed(&output);
     if passed != snippets {
