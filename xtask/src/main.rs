@@ -1,2 +1,70 @@
-//! Placeholder.
-fn main() {}
+//! The project's own commands, run as `cargo x NAME`.
+
+mod acceptance;
+mod ci;
+mod examples;
+mod readme;
+mod step;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use step::{Command, Failed};
+
+const HELP: &str = "\
+The project's own commands.
+
+Usage: cargo x COMMAND [ARGS]
+
+Commands:
+  test [ARGS]    every test of the workspace, then the doctests;
+                 ARGS go to the test runner and leave the doctests out
+  ci             the gate: format, lints, docs, tests, examples, README, acceptance
+  examples       builds and runs every example
+  readme         compiles and runs the snippets of README.md
+  acceptance     checks docs/acceptance.md against the tests in the sources;
+                 with --listed, against what the test runner lists
+  bench [ARGS]   the benchmarks, in release mode; ARGS go to them (--help shows them)
+  help           this text";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (name, rest) = match args.split_first() {
+        Some((name, rest)) => (name.as_str(), rest),
+        None => ("help", &[][..]),
+    };
+    let done = match name {
+        "test" => test::run(rest),
+        "ci" => no_args(rest).and_then(|()| ci::run()),
+        "examples" => no_args(rest).and_then(|()| examples::run()),
+        "readme" => no_args(rest).and_then(|()| readme::run()),
+        "acceptance" => acceptance::run(rest),
+        "bench" => bench(rest),
+        "help" | "--help" | "-h" => {
+            println!("{HELP}");
+            Ok(())
+        }
+        other => Err(Failed::new(format!("there is no command `{other}`\n\n{HELP}"))),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failed) => {
+            eprintln!("error: {failed}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench(args: &[String]) -> Result<(), Failed> {
+    Command::cargo(["run", "--release", "--quiet", "--package", "pillarbox-bench", "--"])
+        .args(args)
+        .run()
+}
+
+fn no_args(args: &[String]) -> Result<(), Failed> {
+    match args.first() {
+        Some(arg) => Err(Failed::new(format!("this command takes no argument, but got `{arg}`"))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,58 @@
+//! Where things lie in the checkout.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use crate::step::{Failed, Quiet};
+
+/// The root of the checkout.
+pub(crate) fn root() -> PathBuf {
+    let xtask = env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    xtask.parent().map(Path::to_path_buf).unwrap_or(xtask)
+}
+
+/// The text of a file of the checkout.
+pub(crate) fn read(path: impl AsRef<Path>) -> Result<String, Failed> {
+    let path = path.as_ref();
+    fs::read_to_string(root().join(path)).map_err(|error| Failed::new(format!("{}: {error}", path.display())))
+}
+
+/// What lies in a folder of the checkout, sorted; nothing if there is no such folder.
+pub(crate) fn list(folder: impl AsRef<Path>) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(root().join(folder)) else {
+        return Vec::new();
+    };
+    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+/// Every Rust file under a folder of the checkout, build output apart.
+pub(crate) fn rust_files(folder: impl AsRef<Path>) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for path in list(folder) {
+        if path.is_dir() {
+            if path.file_name().is_some_and(|name| name != "target") {
+                found.extend(rust_files(&path));
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The name of the package in a folder, by its manifest.
+pub(crate) fn package(folder: &Path) -> Option<String> {
+    let manifest = fs::read_to_string(folder.join("Cargo.toml")).ok()?;
+    let section = manifest.split("[package]").nth(1)?;
+    let name = section.lines().find_map(|line| line.strip_prefix("name = \""))?;
+    name.strip_suffix('"').map(str::to_owned)
+}
+
+/// Whether `cargo NAME` is installed.
+pub(crate) fn has_tool(name: &str) -> bool {
+    crate::step::Command::cargo([name, "--version"]).quiet() == Quiet::Passed
+}
