@@ -1,1 +1,51 @@
-//! Placeholder.
+//! The SQLite store of the Pillarbox transactional outbox.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), pillarbox_core::port::StoreError> {
+//! use pillarbox_sqlite::SqliteStore;
+//!
+//! let store = SqliteStore::open("sqlite:shop.db").await?;
+//! # Ok(()) }
+//! ```
+//!
+//! SQLite has one writer at a time, so the order of the sequence numbers is the order of the commits. The
+//! file is kept in WAL mode: readers don't wait for the writer, nor the writer for readers.
+//!
+//! # Connections
+//! | for | how many |
+//! |---|---|
+//! | the application's transactions: a pool | [`Options::pool_size`], 4 by default |
+//! | settles, ownership, purges, operators' actions | 1 |
+//! | renewing the lease | 1 |
+//! | reading pages | 1 |
+//! | reading lanes, due rows and the like | 1 |
+//! | operators' lists and counts | 1 |
+//! | news from other processes | 1 |
+//!
+//! Each is opened when it is first needed, and each has a thread of its own. All writers of one store but the
+//! application's own connections wait in one fair queue, and so does what [`TransactStore::begin`] begins:
+//! SQLite's own way of waiting for the write lock is a sleep, and knows no order.
+//!
+//! # Time
+//! The database's clock is SQLite's, which is the clock of the host; WAL mode binds all processes on one
+//! file to one host. Times are kept in microseconds, and count in milliseconds.
+//!
+//! [`TransactStore::begin`]: pillarbox_core::port::TransactStore::begin
+
+mod admin;
+mod connection;
+mod error;
+mod migrate;
+mod own;
+mod read;
+mod row;
+mod settle;
+mod store;
+mod tables;
+mod upkeep;
+mod wake;
+mod write;
+
+pub use migrate::{VERSION, migrations};
+pub use store::{Durability, Options, SqliteStore};
+pub use write::SqliteTransaction;

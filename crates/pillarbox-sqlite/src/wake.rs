@@ -1,0 +1,44 @@
+//! News from other processes, by watching the file's version.
+
+use std::time::Duration;
+
+use pillarbox_core::domain::PartitionSet;
+use pillarbox_core::port::{BoxFuture, StoreError, WakeStore};
+use sqlx::Row as _;
+
+use crate::SqliteStore;
+
+/// How often the version is read; it costs no system call beyond a look at shared memory.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+impl WakeStore for SqliteStore {
+    fn hint(&self, _partitions: PartitionSet) -> BoxFuture<'_, Result<(), StoreError>> {
+        // The commit itself is the hint: every other process sees the file's version change.
+        Box::pin(async { Ok(()) })
+    }
+
+    fn news(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async {
+            let mut seen = self.0.seen_version.lock().await;
+            loop {
+                let version = self.data_version().await?;
+                match seen.replace(version) {
+                    Some(former) if former != version => return Ok(()),
+                    _ => tokio::time::sleep(INTERVAL).await,
+                }
+            }
+        })
+    }
+}
+
+impl SqliteStore {
+    /// Changes with every commit of another connection, whichever process it is in.
+    async fn data_version(&self) -> Result<i64, StoreError> {
+        let mut entered = self.0.news.enter().await?;
+        let row = sqlx::query("pragma data_version")
+            .fetch_one(entered.connection()?)
+            .await;
+        let version = row.and_then(|row| row.try_get(0));
+        version.map_err(|error| entered.failed(error))
+    }
+}
