@@ -314,12 +314,11 @@ impl Worker {
 
     fn end(&self, delivery: &Delivery, end: End) {
         let signals = self.shared.flight.lock().answer(delivery, end, Instant::now());
-        match signals {
-            Some(signals) => self.shared.signal(signals),
-            None => {
-                self.shared.meters.stale_settles.increment(1);
-                tracing::warn!(event_id = %delivery.event().id(), "the outcome is stale: the partition is no longer this node's");
-            }
+        if let Some(signals) = signals {
+            self.shared.signal(signals);
+        } else {
+            self.shared.meters.stale_settles.increment(1);
+            tracing::warn!(event_id = %delivery.event().id(), "the outcome is stale: the partition is no longer this node's");
         }
     }
 }

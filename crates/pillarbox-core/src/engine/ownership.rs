@@ -91,14 +91,12 @@ impl Ownership {
             _ => self.join().await?,
         };
         // A call that hangs must not outlive the lease unnoticed.
-        match timeout_at(deadline, self.tend(&lease)).await {
-            Ok(done) => done,
-            Err(_) => {
-                self.shared
-                    .lose_lease("the database did not answer before the lease ran out");
-                Err(StoreError::new(StoreErrorKind::Unavailable, "the database did not answer in time"))
-            }
+        if let Ok(done) = timeout_at(deadline, self.tend(&lease)).await {
+            return done;
         }
+        self.shared
+            .lose_lease("the database did not answer before the lease ran out");
+        Err(StoreError::new(StoreErrorKind::Unavailable, "the database did not answer in time"))
     }
 
     async fn join(&mut self) -> Result<(Lease, Instant), StoreError> {
@@ -205,29 +203,10 @@ impl Ownership {
         let is_mine = |p: &Partition| renewal.owners[usize::from(p.0)].as_ref() == Some(&lease.node);
         let forgotten = Partition::all().filter(is_mine).filter(|p| !known.contains(*p));
         let wanted: PartitionSet = share.take.iter().chain(forgotten).collect();
-        if !wanted.is_empty() {
-            if !shared.flight.lock().begin_taking() {
-                return Ok(false);
-            }
-            let taken = shared.store.take(lease, wanted).await;
-            let mut flight = shared.flight.lock();
-            match taken {
-                Ok(Some(taken)) => {
-                    tracing::info!(node = %lease.node, partitions = taken.len(), "partitions were taken");
-                    flight.end_taking(taken);
-                    drop(flight);
-                    shared.read.notify_one();
-                }
-                Ok(None) => {
-                    drop(flight);
-                    self.lost("its lease was gone at a take");
-                    return Ok(true);
-                }
-                // The taking goes on: until its outcome is known, no position may be stored.
-                Err(error) => return Err(error),
-            }
-        } else {
+        if wanted.is_empty() {
             shared.flight.lock().end_taking(Vec::new());
+        } else if !self.take(lease, wanted).await? {
+            return Ok(false);
         }
         if Instant::now() >= self.rebalance_at {
             self.rebalance_at = Instant::now() + shared.settings.rebalance_every;
@@ -240,6 +219,26 @@ impl Ownership {
         let owned = shared.flight.lock().owned.len();
         #[expect(clippy::cast_precision_loss, reason = "there are 256 partitions")]
         shared.meters.partitions_owned.set(owned as f64);
+        Ok(true)
+    }
+
+    /// `false` if a settle that stores a position is in the way.
+    async fn take(&self, lease: &Lease, wanted: PartitionSet) -> Result<bool, StoreError> {
+        let shared = &self.shared;
+        if !shared.flight.lock().begin_taking() {
+            return Ok(false);
+        }
+        // After an error the taking goes on: until its outcome is known, no position may be stored.
+        match shared.store.take(lease, wanted).await? {
+            Some(taken) => {
+                tracing::info!(node = %lease.node, partitions = taken.len(), "partitions were taken");
+                shared.flight.lock().end_taking(taken);
+                shared.read.notify_one();
+            }
+            None => {
+                self.lost("its lease was gone at a take");
+            }
+        }
         Ok(true)
     }
 

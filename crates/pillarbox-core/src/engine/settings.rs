@@ -48,14 +48,14 @@ pub struct PurgeOptions {
 
 impl Default for PurgeOptions {
     fn default() -> Self {
-        let week = Duration::from_secs(7 * 24 * 3600);
+        let week = Duration::from_hours(7 * 24);
         Self {
             scope: PurgeScope::Finished {
                 done: week,
                 dead: Some(week),
             },
             batch: 500,
-            every: Duration::from_secs(3600),
+            every: Duration::from_hours(1),
         }
     }
 }

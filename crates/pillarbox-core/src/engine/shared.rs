@@ -52,7 +52,6 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    #[expect(clippy::too_many_arguments, reason = "one caller, which has them as separate parts")]
     pub(crate) fn new(
         store: Arc<dyn Store>,
         settings: Settings,

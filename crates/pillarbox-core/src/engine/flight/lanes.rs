@@ -24,7 +24,7 @@ const HOLD_AFTER: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(crate) struct Lanes {
-    lanes: FxHashMap<Key, Lane>,
+    by_key: FxHashMap<Key, Lane>,
     parked: usize,
     lane_capacity: usize,
     capacity: usize,
@@ -103,7 +103,7 @@ pub(crate) struct Fetch {
 impl Lanes {
     pub(crate) fn new(lane_capacity: usize, capacity: usize) -> Self {
         Self {
-            lanes: FxHashMap::default(),
+            by_key: FxHashMap::default(),
             parked: 0,
             lane_capacity,
             capacity,
@@ -115,7 +115,7 @@ impl Lanes {
 
     /// Whether a row can be left in the table without being read: its lane has no place for it now.
     pub(crate) fn pass_over(&mut self, key: &str, seq: Seq, now: Instant) -> bool {
-        let Some((key, lane)) = self.lanes.get_key_value(key) else {
+        let Some((key, lane)) = self.by_key.get_key_value(key) else {
             return false;
         };
         let waits = match lane.state {
@@ -132,9 +132,9 @@ impl Lanes {
     /// Brings a row that was read to its lane.
     pub(crate) fn place(&mut self, key: &Key, job: Job, now: Instant) -> Placed {
         let seq = job.delivery.seq();
-        let Some(lane) = self.lanes.get_mut(key) else {
+        let Some(lane) = self.by_key.get_mut(key) else {
             let partition = job.delivery.record().partition;
-            self.lanes.insert(key.clone(), Lane::new(partition, State::Busy(seq)));
+            self.by_key.insert(key.clone(), Lane::new(partition, State::Busy(seq)));
             return Placed::Ready(job);
         };
         match lane.state {
@@ -162,7 +162,7 @@ impl Lanes {
     /// Brings a row that can't be decoded to its lane. `true` when it is its turn: it goes DEAD now, and
     /// holds the key if `hold` is set.
     pub(crate) fn place_broken(&mut self, key: &Key, seq: Seq, partition: Partition, hold: bool, now: Instant) -> bool {
-        let turn = match self.lanes.get(key) {
+        let turn = match self.by_key.get(key) {
             None => true,
             Some(lane) => match lane.state {
                 State::Vacant => lane.beyond.is_none_or(|beyond| seq < beyond.from),
@@ -175,7 +175,7 @@ impl Lanes {
             return false;
         }
         let lane = self
-            .lanes
+            .by_key
             .entry(key.clone())
             .or_insert_with(|| Lane::new(partition, State::Vacant));
         lane.state = State::Busy(seq);
@@ -185,7 +185,7 @@ impl Lanes {
 
     /// The head of a lane has ended.
     pub(crate) fn finish(&mut self, key: &Key, seq: Seq, then: Then, now: Instant) -> Finished {
-        let Some(lane) = self.lanes.get_mut(key).filter(|lane| lane.state == State::Busy(seq)) else {
+        let Some(lane) = self.by_key.get_mut(key).filter(|lane| lane.state == State::Busy(seq)) else {
             return Finished::default();
         };
         match then {
@@ -228,7 +228,7 @@ impl Lanes {
                 if let Some(first) = spilled.first() {
                     self.leave_beyond(key, *first, now);
                 }
-                if self.lanes.get(key).is_some_and(Lane::is_covered) {
+                if self.by_key.get(key).is_some_and(Lane::is_covered) {
                     self.uncovered.remove(key);
                 }
                 Finished { next: None, spilled }
@@ -237,11 +237,13 @@ impl Lanes {
     }
 
     /// The next lanes to fetch.
-    pub(crate) fn to_fetch(&mut self, limit: usize) -> Vec<Fetch> {
+    pub(crate) fn next_fetches(&mut self, limit: usize) -> Vec<Fetch> {
         let mut fetches = Vec::new();
         while fetches.len() < limit {
             let Some(key) = self.dry.pop_front() else { break };
-            let Some(lane) = self.lanes.get_mut(&key) else { continue };
+            let Some(lane) = self.by_key.get_mut(&key) else {
+                continue;
+            };
             // A busy lane would only park what is fetched, and there must be room for that.
             let room = lane.state == State::Vacant || self.parked < self.capacity;
             match lane.beyond {
@@ -260,7 +262,7 @@ impl Lanes {
 
     /// A lane's followers are about to be placed: what lies beyond begins at `from` now, or nothing does.
     pub(crate) fn fetched(&mut self, key: &Key, from: Option<Seq>, now: Instant) {
-        let Some(lane) = self.lanes.get_mut(key) else { return };
+        let Some(lane) = self.by_key.get_mut(key) else { return };
         lane.fetching = false;
         lane.beyond = from.map(|from| Beyond { from, since: now });
         if from.is_none() {
@@ -275,7 +277,7 @@ impl Lanes {
 
     /// Looks whether a lane should be fetched, or is over.
     pub(crate) fn tend(&mut self, key: &Key) {
-        let Some(lane) = self.lanes.get_mut(key) else { return };
+        let Some(lane) = self.by_key.get_mut(key) else { return };
         if lane.beyond.is_none() && lane.is_held_as(HoldKind::Overflow) {
             self.changes.push(HoldChange::Clear {
                 partition: lane.partition,
@@ -289,14 +291,14 @@ impl Lanes {
                 self.dry.push_back(key.clone());
             }
         } else if lane.state == State::Vacant && lane.beyond.is_none() {
-            self.lanes.remove(key);
+            self.by_key.remove(key);
         }
     }
 
     /// A hold that the table has for a key: at a takeover, or freed by an operator.
     pub(crate) fn recall_hold(&mut self, hold: &Hold, now: Instant) {
         let lane = self
-            .lanes
+            .by_key
             .entry(hold.key.clone())
             .or_insert_with(|| Lane::new(hold.partition, State::Vacant));
         match hold.kind {
@@ -328,7 +330,7 @@ impl Lanes {
     /// A failed event that the table has for a key, at a takeover.
     pub(crate) fn recall_failing(&mut self, partition: Partition, key: &Key, seq: Seq) {
         let lane = self
-            .lanes
+            .by_key
             .entry(key.clone())
             .or_insert_with(|| Lane::new(partition, State::Failing(seq)));
         match lane.state {
@@ -342,7 +344,7 @@ impl Lanes {
 
     /// Takes the changes for the next settle; lanes that lie beyond for long get a hold in it.
     pub(crate) fn hold_changes(&mut self, now: Instant) -> Vec<HoldChange> {
-        let lanes = &mut self.lanes;
+        let lanes = &mut self.by_key;
         let changes = &mut self.changes;
         self.uncovered.retain(|key| {
             let Some(lane) = lanes.get_mut(key) else { return false };
@@ -361,7 +363,7 @@ impl Lanes {
     pub(crate) fn lowest_uncovered(&self) -> Option<Seq> {
         self.uncovered
             .iter()
-            .filter_map(|key| self.lanes.get(key)?.beyond)
+            .filter_map(|key| self.by_key.get(key)?.beyond)
             .map(|beyond| beyond.from)
             .min()
     }
@@ -375,7 +377,7 @@ impl Lanes {
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(Partition) -> bool) {
         let parked = &mut self.parked;
         let uncovered = &mut self.uncovered;
-        self.lanes.retain(|key, lane| {
+        self.by_key.retain(|key, lane| {
             let kept = keep(lane.partition);
             if !kept {
                 *parked -= lane.parked.len();
@@ -394,7 +396,7 @@ impl Lanes {
     }
 
     fn leave_beyond(&mut self, key: &Key, seq: Seq, now: Instant) -> Placed {
-        if let Some(lane) = self.lanes.get_mut(key) {
+        if let Some(lane) = self.by_key.get_mut(key) {
             match &mut lane.beyond {
                 Some(beyond) => beyond.from = beyond.from.min(seq),
                 None => lane.beyond = Some(Beyond { from: seq, since: now }),

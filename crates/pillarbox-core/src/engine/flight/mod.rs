@@ -32,6 +32,7 @@ use crate::{
 
 /// Whom to wake after a change.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "one flag a bell")]
 pub(crate) struct Signals {
     /// So many workers.
     pub(crate) workers: usize,
@@ -46,7 +47,7 @@ pub(crate) struct Signals {
 }
 
 /// Farther than any wait that matters, and near enough not to overflow an instant.
-const FAR: Duration = Duration::from_secs(3600);
+const FAR: Duration = Duration::from_hours(1);
 
 /// The position of a node that owns nothing yet: above that of every partition it may take.
 const NOWHERE: Position = Position {
@@ -363,7 +364,7 @@ impl Flight {
     }
 
     pub(crate) fn lanes_to_fetch(&mut self, limit: usize) -> Vec<Fetch> {
-        self.lanes.to_fetch(limit)
+        self.lanes.next_fetches(limit)
     }
 
     pub(crate) fn lane_fetched(&mut self, key: &Key, from: Option<Seq>, now: Instant) {
