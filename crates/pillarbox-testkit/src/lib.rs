@@ -3,9 +3,18 @@
 //!
 //! - [`MemoryStore`] implements all ports without a database, with real transactions and a clock of choice.
 //! - [`ManualClock`] moves only when it is told to.
+//! - [`Faulty`] wraps any store and lets a test script what goes wrong, call by call.
+//! - [`Probe`] records deliveries, waits for them, and plays handlers that fail, panic or hang.
 
 mod clock;
+mod faulty;
+mod gate;
 pub mod memory;
+mod patience;
+pub mod probe;
 
 pub use clock::ManualClock;
+pub use faulty::{Call, Faults, Faulty};
+pub use gate::Gate;
 pub use memory::MemoryStore;
+pub use probe::Probe;

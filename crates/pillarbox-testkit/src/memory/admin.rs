@@ -1,7 +1,7 @@
 //! What operators see and do.
 
 use pillarbox_core::{
-    domain::{Partition, Seq, Status, Timestamp},
+    domain::{Key, Partition, Seq, Status, Timestamp},
     port::{Actor, AdminStore, BoxFuture, Found, HoldKind, Listing, Query, Stats, StoreError},
 };
 
@@ -32,7 +32,7 @@ fn matches(query: &Query, row: &Stored) -> bool {
         && is(&query.aggregate_type, Some(event.aggregate_type().as_str()))
         && is(&query.aggregate_id, event.aggregate_id())
         && is(&query.tenant_id, event.tenant_id())
-        && is(&query.key, event.key().map(pillarbox_core::domain::Key::as_str))
+        && is(&query.key, event.key().map(Key::as_str))
         && query.from.is_none_or(|from| from <= row.created_at)
         && query.until.is_none_or(|until| row.created_at < until)
         && query.text.as_ref().is_none_or(|text| has_text(row, text))

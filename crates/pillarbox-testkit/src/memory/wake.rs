@@ -1,6 +1,6 @@
 //! News between handles that stand for different processes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use pillarbox_core::{
     domain::PartitionSet,
@@ -14,7 +14,7 @@ impl WakeStore for MemoryStore {
         Box::pin(async move {
             if !partitions.is_empty() {
                 let processes = self.database.processes.lock();
-                for process in processes.iter().filter_map(std::sync::Weak::upgrade) {
+                for process in processes.iter().filter_map(Weak::upgrade) {
                     if !Arc::ptr_eq(&process, &self.process) {
                         process.news.notify_one();
                     }
