@@ -1,0 +1,3 @@
+//! Tests of the test kit.
+
+mod conformance;
