@@ -14,6 +14,7 @@ pub mod find;
 pub mod hold;
 pub mod own;
 pub mod page;
+pub mod race;
 mod scene;
 pub mod settle;
 pub mod upkeep;
@@ -162,6 +163,7 @@ macro_rules! conformance {
             a_dead_head_that_holds_its_key_is_not_purged,
             a_purge_by_age_removes_rows_of_every_status,
             a_purge_needs_the_lease_it_names,
+            hints_are_taken_and_a_wait_for_news_can_be_dropped,
         );
         $crate::conformance!(@group $backend, admin:
             events_are_found_by_every_field,
@@ -174,6 +176,10 @@ macro_rules! conformance {
             a_discarded_event_is_gone_and_frees_its_key,
             a_skipped_event_stays_dead_and_frees_its_key,
             the_outbox_in_numbers,
+        );
+        $crate::conformance!(@group $backend, race:
+            every_event_of_racing_writers_is_read_once_and_in_order_per_key,
+            a_settle_is_through_before_its_node_is_replaced_or_writes_nothing,
         );
     };
     (@group $backend:ty, $group:ident: $($case:ident),+ $(,)?) => {

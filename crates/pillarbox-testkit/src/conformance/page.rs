@@ -9,7 +9,7 @@ use pillarbox_core::{
 
 use super::{
     Backend,
-    scene::{PLENTY, Scene, any, build, event, events, keyed, new_row, partition_of, retry, seqs},
+    scene::{PLENTY, Scene, any, build, dead, event, events, keyed, new_row, partition_of, retry, seqs},
 };
 
 fn scan(after: &Position, limit: usize) -> Scan<'_> {
@@ -135,7 +135,7 @@ pub async fn a_page_has_only_new_rows_without_a_due_time<B: Backend>() {
     scene.settle_one(&owner, written[0], Change::Done).await;
     scene.settle_one(&owner, written[1], Change::Delete).await;
     scene.settle_one(&owner, written[2], retry(Duration::ZERO)).await;
-    scene.settle_one(&owner, written[3], super::scene::dead(false)).await;
+    scene.settle_one(&owner, written[3], dead(false)).await;
     scene.settle_one(&owner, written[4], Change::Interrupted).await;
     assert_eq!(scene.fresh().await, written[4..]);
 }
@@ -256,7 +256,7 @@ pub async fn a_broken_row_is_told_and_its_neighbours_come_through<B: Backend>() 
     let scene = Scene::<B>::new().await;
     let owner = scene.owner().await;
     let written = scene.write([event(), keyed("k"), event()]).await;
-    let outcome = scene.outcome(&owner, written[1], super::scene::dead(false)).await;
+    let outcome = scene.outcome(&owner, written[1], dead(false)).await;
     scene.backend.break_row(written[1]).await;
 
     let page = scene.page(&Position::START).await;

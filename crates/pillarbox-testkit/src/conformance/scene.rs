@@ -6,8 +6,8 @@ use pillarbox_core::{
     Event,
     domain::{Epoch, EventBuilder, Key, Lease, NodeId, Partition, PartitionSet, Record, Seq, Timestamp},
     port::{
-        Actor, AdminStore, Batch, Candidate, Change, Due, Found, HoldChange, Joining, NewRow, OwnStore, Page, Position,
-        Query, ReadStore, Row, Scan, Settled, Settlement, StoreError, Taken, TransactStore, WriteStore,
+        Actor, AdminStore, Batch, Candidate, Change, Due, Found, Hold, HoldChange, Joining, NewRow, OwnStore, Page,
+        Position, Query, ReadStore, Row, Scan, Settled, Settlement, Taken, TransactStore, WriteStore,
     },
 };
 
@@ -96,6 +96,15 @@ pub(super) fn operator() -> Actor {
     Actor::new("ada").because("the shop is open again")
 }
 
+pub(super) fn joining(name: &str, ttl: Duration) -> Joining {
+    Joining {
+        node: NodeId::new(name),
+        ttl,
+        routes: vec![format!("(\"Order\", \"{name}\")")],
+        in_flight: 2,
+    }
+}
+
 pub(super) fn any(_: Candidate<'_>) -> bool {
     true
 }
@@ -139,22 +148,12 @@ impl<B: Backend> Scene<B> {
         seqs
     }
 
-    pub(super) async fn try_join(&self, name: &str, ttl: Duration) -> Result<Lease, StoreError> {
-        let joining = Joining {
-            node: NodeId::new(name),
-            ttl,
-            routes: vec![format!("(\"Order\", \"{name}\")")],
-            in_flight: 2,
-        };
-        self.store().join(&joining).await
-    }
-
     pub(super) async fn join(&self, name: &str) -> Lease {
         self.join_for(name, LONG).await
     }
 
     pub(super) async fn join_for(&self, name: &str, ttl: Duration) -> Lease {
-        self.try_join(name, ttl).await.expect("join")
+        self.store().join(&joining(name, ttl)).await.expect("join")
     }
 
     /// A node that owns what was free of the partitions.
@@ -276,7 +275,7 @@ impl<B: Backend> Scene<B> {
         assert_eq!(self.settle_batch(owner, &batch).await, Settled::Applied { stale: 0 });
     }
 
-    pub(super) async fn holds(&self, owner: &Owner) -> Vec<pillarbox_core::port::Hold> {
+    pub(super) async fn holds(&self, owner: &Owner) -> Vec<Hold> {
         self.store().recall(&owner.taken).await.expect("recall").holds
     }
 }

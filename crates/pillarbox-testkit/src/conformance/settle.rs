@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use pillarbox_core::{
-    domain::{ERROR_LIMIT, Partition, Seq, Status},
-    port::{Batch, Change, OwnStore, Position, ReadStore, Released, Settled, Settlement},
+    domain::{ERROR_LIMIT, Partition, PartitionSet, Seq, Status},
+    port::{Batch, Change, Hold, HoldChange, HoldKind, OwnStore, Position, ReadStore, Released, Settled, Settlement},
 };
 
 use super::{
@@ -293,7 +293,7 @@ pub async fn nothing_is_written_once_the_node_was_expelled<B: Backend>() {
     let attempt = Attempt::prepare(&scene, &owner).await;
     scene.backend.pass(Duration::from_secs(5)).await;
     let other = scene.join("other").await;
-    assert_eq!(scene.expel(&other).await, [owner.lease.node.clone()]);
+    assert_eq!(scene.expel(&other).await, std::slice::from_ref(&owner.lease.node));
     attempt.is_fenced(&scene, &owner).await;
 }
 
@@ -307,8 +307,9 @@ pub async fn nothing_is_written_by_a_former_life_of_the_node<B: Backend>() {
 }
 
 async fn lapsing<B: Backend>(scene: &Scene<B>) -> Owner {
-    let all = pillarbox_core::domain::PartitionSet::ALL;
-    scene.owner_of("lapsing", Duration::from_secs(4), all).await
+    scene
+        .owner_of("lapsing", Duration::from_secs(4), PartitionSet::ALL)
+        .await
 }
 
 /// A batch with something of everything, and how things stood before it.
@@ -331,15 +332,15 @@ impl Attempt {
         for (seq, change) in written.iter().zip(changes) {
             outcomes.push(scene.outcome(owner, *seq, change).await);
         }
-        let hold = pillarbox_core::port::Hold {
+        let hold = Hold {
             partition: partition_of("k4"),
             key: "k4".into(),
-            kind: pillarbox_core::port::HoldKind::Overflow,
+            kind: HoldKind::Overflow,
             from: written[4],
         };
         let batch = Batch {
             outcomes,
-            holds: vec![pillarbox_core::port::HoldChange::Set(hold)],
+            holds: vec![HoldChange::Set(hold)],
             position: Some(Position {
                 seq: written[4],
                 token: None,
@@ -358,7 +359,7 @@ impl Attempt {
         }
         let watcher = scene.join("watcher").await;
         scene.expel(&watcher).await;
-        let taken = scene.take(&watcher, pillarbox_core::domain::PartitionSet::ALL).await;
+        let taken = scene.take(&watcher, PartitionSet::ALL).await;
         let recall = scene.store().recall(&taken).await.expect("recall");
         assert!(recall.holds.is_empty(), "a fenced settle held a key");
         for taken in taken {

@@ -1,10 +1,11 @@
-//! Migrations and purging.
+//! Migrations, purging and wake-ups.
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use pillarbox_core::{
-    domain::Seq,
-    port::{AdminStore, Change, PurgeRequest, PurgeScope, Purged, StoreError, UpkeepStore},
+    domain::{PartitionSet, Seq},
+    port::{AdminStore, Change, PurgeRequest, PurgeScope, Purged, StoreError, UpkeepStore, WakeStore},
 };
 
 use super::{
@@ -153,4 +154,19 @@ pub async fn a_purge_needs_the_lease_it_names<B: Backend>() {
     assert_eq!(purge(&owner.lease).await, Purged::Fenced);
     assert_eq!(left(&scene).await, [seq]);
     assert!(matches!(purge(&twin).await, Purged::Removed { rows: 1, .. }));
+}
+
+/// P8: hints may get lost, but they must not fail, and waiting for news may be given up at any time.
+pub async fn hints_are_taken_and_a_wait_for_news_can_be_dropped<B: Backend>() {
+    let scene = Scene::<B>::new().await;
+    let other = scene.backend.second_handle().await;
+    for _ in 0..3 {
+        if let Some(news) = other.news().now_or_never() {
+            news.expect("news");
+        }
+        scene.store().hint(PartitionSet::ALL).await.expect("hint");
+        scene.store().hint(PartitionSet::EMPTY).await.expect("hint");
+    }
+    let seq = scene.write_one(event()).await;
+    assert_eq!(scene.fresh().await, [seq]);
 }

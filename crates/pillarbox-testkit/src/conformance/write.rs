@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use pillarbox_core::{
-    Event,
+    Event, EventId,
     domain::{Headers, Partition, Payload, Seq, Status, Timestamp, limit},
-    port::{NewRow, Position, Row, TransactStore, WriteStore},
+    port::{AdminStore, NewRow, Position, Query, Row, TransactStore, WriteStore},
 };
 
 use super::{
@@ -248,13 +248,10 @@ fn record(row: &Row) -> &Event {
     }
 }
 
-fn id(row: &Row) -> pillarbox_core::EventId {
+fn id(row: &Row) -> EventId {
     record(row).id()
 }
 
-async fn count(store: &impl pillarbox_core::port::AdminStore) -> u64 {
-    store
-        .count(&pillarbox_core::port::Query::default())
-        .await
-        .expect("count")
+async fn count(store: &impl AdminStore) -> u64 {
+    store.count(&Query::default()).await.expect("count")
 }
