@@ -2,14 +2,43 @@
 //!
 //! A backend implements [`Backend`] and runs all cases in one line, each as a test of its own:
 //!
-//! ```ignore
-//! pillarbox_testkit::conformance!(MyBackend);
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use pillarbox_core::domain::Seq;
+//! use pillarbox_testkit::{ManualClock, MemoryStore, conformance::Backend};
+//!
+//! struct Memory(MemoryStore, Arc<ManualClock>);
+//!
+//! impl Backend for Memory {
+//!     type Store = MemoryStore;
+//!
+//!     async fn fresh() -> Self {
+//!         let clock = Arc::new(ManualClock::new());
+//!         Self(MemoryStore::with_clock(clock.clone()), clock)
+//!     }
+//!     fn store(&self) -> &MemoryStore {
+//!         &self.0
+//!     }
+//!     async fn second_handle(&self) -> MemoryStore {
+//!         self.0.another_process()
+//!     }
+//!     async fn break_row(&self, seq: Seq) {
+//!         assert!(self.0.break_row(seq));
+//!     }
+//!     async fn pass(&self, span: Duration) {
+//!         self.1.advance(span);
+//!     }
+//! }
+//!
+//! pillarbox_testkit::conformance!(Memory);
+//! # fn main() {}
 //! ```
 //!
 //! Each case asserts sentences of the ports' contracts, on a fresh database. A case is a public function, so
 //! that one can be run alone; its doc names the rows of the acceptance list that it proves.
 
 pub mod admin;
+pub mod fence;
 pub mod find;
 pub mod hold;
 pub mod own;
@@ -125,6 +154,8 @@ macro_rules! conformance {
             an_empty_batch_is_applied,
             a_large_mixed_batch_is_settled_in_one_go,
             outcomes_of_an_old_epoch_are_left_out_and_counted,
+        );
+        $crate::conformance!(@group $backend, fence:
             nothing_is_written_once_the_lease_has_lapsed,
             nothing_is_written_once_the_node_was_expelled,
             nothing_is_written_by_a_former_life_of_the_node,
