@@ -5,7 +5,7 @@
 //! - [`ManualClock`] moves only when it is told to.
 //! - [`Faulty`] wraps any store and lets a test script what goes wrong, call by call.
 //! - [`Probe`] records deliveries, waits for them, and plays handlers that fail, panic or hang.
-//! - [`conformance`] is the exam: a backend runs it with one line.
+//! - [`conformance`](mod@conformance) is the exam: a backend runs it with one line.
 
 mod clock;
 pub mod conformance;
