@@ -1,1 +1,22 @@
-//! Placeholder.
+//! What tests of an outbox need: a store in memory, scripted faults, a probe for handlers, and the exam that
+//! every store passes.
+//!
+//! - [`MemoryStore`] implements all ports without a database, with real transactions and a clock of choice.
+//! - [`ManualClock`] moves only when it is told to.
+//! - [`Faulty`] wraps any store and lets a test script what goes wrong, call by call.
+//! - [`Probe`] records deliveries, waits for them, and plays handlers that fail, panic or hang.
+//! - [`conformance`](mod@conformance) is the exam: a backend runs it with one line.
+
+mod clock;
+pub mod conformance;
+mod faulty;
+mod gate;
+pub mod memory;
+mod patience;
+pub mod probe;
+
+pub use clock::ManualClock;
+pub use faulty::{Call, Faults, Faulty};
+pub use gate::Gate;
+pub use memory::MemoryStore;
+pub use probe::Probe;

@@ -1,0 +1,229 @@
+//! The exam that every store passes.
+//!
+//! A backend implements [`Backend`] and runs all cases in one line, each as a test of its own:
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use pillarbox_core::domain::Seq;
+//! use pillarbox_testkit::{ManualClock, MemoryStore, conformance::Backend};
+//!
+//! struct Memory(MemoryStore, Arc<ManualClock>);
+//!
+//! impl Backend for Memory {
+//!     type Store = MemoryStore;
+//!
+//!     async fn fresh() -> Self {
+//!         let clock = Arc::new(ManualClock::new());
+//!         Self(MemoryStore::with_clock(clock.clone()), clock)
+//!     }
+//!     fn store(&self) -> &MemoryStore {
+//!         &self.0
+//!     }
+//!     async fn second_handle(&self) -> MemoryStore {
+//!         self.0.another_process()
+//!     }
+//!     async fn break_row(&self, seq: Seq) {
+//!         assert!(self.0.break_row(seq));
+//!     }
+//!     async fn pass(&self, span: Duration) {
+//!         self.1.advance(span);
+//!     }
+//! }
+//!
+//! pillarbox_testkit::conformance!(Memory);
+//! # fn main() {}
+//! ```
+//!
+//! Each case asserts sentences of the ports' contracts, on a fresh database. A case is a public function, so
+//! that one can be run alone; its doc names the rows of the acceptance list that it proves.
+
+pub mod admin;
+pub mod fence;
+pub mod find;
+pub mod hold;
+pub mod own;
+pub mod page;
+pub mod race;
+mod scene;
+pub mod settle;
+pub mod upkeep;
+pub mod write;
+
+use std::{future::Future, time::Duration};
+
+use pillarbox_core::{
+    domain::Seq,
+    port::{Store, TransactStore},
+};
+
+/// A database under examination.
+pub trait Backend: Sized + Send + Sync + 'static {
+    /// The store.
+    type Store: Store + TransactStore;
+
+    /// Whether two transactions may write events at the same time, so that a lower number can commit after a
+    /// higher one. If not, the cases about late commits have nothing to ask.
+    const OVERLAPPING_WRITERS: bool = true;
+
+    /// An empty, migrated database of its own: cases run side by side.
+    fn fresh() -> impl Future<Output = Self> + Send;
+
+    /// The store.
+    fn store(&self) -> &Self::Store;
+
+    /// Another store on the same database, as another process would have it: with connections of its own.
+    fn second_handle(&self) -> impl Future<Output = Self::Store> + Send;
+
+    /// Damages a row so that it can't be decoded as an event; its number, partition and key stay.
+    fn break_row(&self, seq: Seq) -> impl Future<Output = ()> + Send;
+
+    /// Lets this much time pass for the database: moves its clock on, or moves every stored time (due times,
+    /// inserts, ends, leases) back by as much, or really waits. Cases ask for some seconds.
+    fn pass(&self, span: Duration) -> impl Future<Output = ()> + Send;
+}
+
+/// Runs a case to its end; what the tests that [`conformance!`](crate::conformance!) makes are made of.
+pub fn run(case: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(case);
+}
+
+/// Makes a test of every case, for a type that implements [`Backend`](crate::conformance::Backend).
+///
+/// A new case is a `pub async fn sentence<B: Backend>()` in a file of this module, and a line in the list here.
+#[macro_export]
+macro_rules! conformance {
+    ($backend:ty) => {
+        $crate::conformance!(@group $backend, write:
+            an_event_is_seen_by_others_once_its_transaction_has_committed,
+            a_rolled_back_transaction_leaves_no_row,
+            the_numbers_of_a_batch_rise_in_the_order_of_its_rows,
+            numbers_rise_within_a_transaction_and_from_one_to_the_next,
+            an_empty_batch_touches_nothing,
+            every_field_comes_back_as_it_was_written,
+            payloads_come_back_byte_for_byte,
+            the_largest_event_passes,
+            hostile_text_is_kept_as_text,
+            a_delayed_event_is_read_once_it_is_due,
+            an_event_due_exactly_now_is_due,
+            an_event_may_be_delayed_beyond_all_times,
+        );
+        $crate::conformance!(@group $backend, page:
+            an_empty_outbox_gives_an_empty_page,
+            pages_give_every_row_once_in_sequence_order,
+            a_page_that_ends_at_its_limit_says_that_there_is_more,
+            only_the_partitions_asked_for_are_read,
+            refused_rows_neither_fill_a_page_nor_stop_it,
+            the_owner_is_asked_about_each_row_in_order_with_its_partition_and_key,
+            a_page_has_only_new_rows_without_a_due_time,
+            rows_above_a_lowered_position_are_read_again,
+            the_position_moves_past_what_was_read_and_settled,
+            recent_rows_are_skipped_and_found_later,
+            a_late_commit_of_a_lower_number_is_read,
+            the_order_of_a_key_survives_a_late_commit,
+            a_broken_row_is_told_and_its_neighbours_come_through,
+        );
+        $crate::conformance!(@group $backend, find:
+            due_rows_come_by_their_due_time,
+            due_takes_what_is_picked_up_to_its_limit,
+            due_reads_only_the_partitions_asked_for,
+            a_failed_row_is_due_again_after_its_delay,
+            a_lane_has_the_pending_due_rows_of_one_key_from_a_number_on,
+            rows_by_number_are_those_that_are_pending_and_due,
+            thousands_of_rows_are_read_by_number,
+            a_row_comes_back_with_its_attempts_and_progress,
+            recall_names_the_failing_heads_of_keys,
+            recall_tells_only_of_the_partitions_that_were_taken,
+            suspects_are_the_oldest_and_the_newest_pending_rows,
+            among_the_oldest_suspects_a_key_counts_with_its_head_alone,
+            due_tells_which_keys_an_operator_has_freed,
+        );
+        $crate::conformance!(@group $backend, settle:
+            done_keeps_the_row_and_delete_removes_it,
+            a_failure_is_kept_with_its_attempts_and_error,
+            a_deferral_keeps_the_former_error_and_progress,
+            a_dead_row_keeps_its_attempts_and_error,
+            the_longest_error_is_kept,
+            an_interrupted_delivery_leaves_its_row_as_it_was,
+            starts_are_counted_and_cleared_by_every_outcome,
+            a_late_outcome_changes_nothing_that_is_finished,
+            the_same_batch_twice_is_harmless,
+            an_empty_batch_is_applied,
+            a_large_mixed_batch_is_settled_in_one_go,
+            outcomes_of_an_old_epoch_are_left_out_and_counted,
+        );
+        $crate::conformance!(@group $backend, fence:
+            nothing_is_written_once_the_lease_has_lapsed,
+            nothing_is_written_once_the_node_was_expelled,
+            nothing_is_written_by_a_former_life_of_the_node,
+        );
+        $crate::conformance!(@group $backend, hold:
+            a_dead_head_holds_its_key_if_it_shall,
+            a_hold_is_entered_replaced_and_cleared,
+            changes_to_holds_are_applied_in_order,
+            an_overflow_never_replaces_a_dead_head,
+            a_dead_head_replaces_an_overflow,
+            a_clear_in_the_same_batch_undoes_the_hold_of_a_dead_head,
+            a_replayed_head_holds_its_key_until_the_owner_clears_it,
+            the_next_head_that_dies_takes_the_hold_over,
+            keys_that_look_alike_are_held_apart,
+        );
+        $crate::conformance!(@group $backend, own:
+            a_renewal_shows_every_node_and_owner,
+            a_renewal_extends_the_lease,
+            a_lapsed_lease_is_not_revived_and_its_node_can_do_nothing,
+            only_lapsed_nodes_are_expelled,
+            the_partitions_of_an_expelled_node_are_taken_with_a_raised_epoch_and_suspects,
+            a_position_is_handed_over_with_its_token,
+            a_partition_taken_late_does_not_inherit_the_position_of_its_dead_owner,
+            a_released_partition_is_free_at_once_with_its_position_and_suspects,
+            a_node_that_leaves_hands_over_without_suspects,
+            a_node_of_the_same_name_replaces_the_former,
+            a_later_life_has_a_higher_incarnation,
+            every_take_raises_the_epoch,
+            nodes_that_take_at_once_get_disjoint_partitions,
+            a_node_is_expelled_by_one_of_those_that_try,
+        );
+        $crate::conformance!(@group $backend, upkeep:
+            migrating_twice_and_at_once_is_harmless,
+            a_purge_removes_what_was_finished_long_enough_ago,
+            a_purge_goes_in_batches_to_its_end,
+            a_dead_head_that_holds_its_key_is_not_purged,
+            a_purge_by_age_removes_rows_of_every_status,
+            a_purge_needs_the_lease_it_names,
+            hints_are_taken_and_a_wait_for_news_can_be_dropped,
+        );
+        $crate::conformance!(@group $backend, admin:
+            events_are_found_by_every_field,
+            events_are_found_by_the_time_of_their_insert,
+            events_are_found_by_text_in_payload_or_error,
+            a_listing_goes_on_where_the_last_page_ended,
+            a_replayed_event_is_due_now_as_if_new,
+            only_dead_events_can_be_acted_upon,
+            of_two_concurrent_replays_one_gets_each_event,
+            a_discarded_event_is_gone_and_frees_its_key,
+            a_skipped_event_stays_dead_and_frees_its_key,
+            the_outbox_in_numbers,
+        );
+        $crate::conformance!(@group $backend, race:
+            every_event_of_racing_writers_is_read_once_and_in_order_per_key,
+            a_settle_is_through_before_its_node_is_replaced_or_writes_nothing,
+        );
+    };
+    (@group $backend:ty, $group:ident: $($case:ident),+ $(,)?) => {
+        mod $group {
+            #[allow(unused_imports, reason = "the backend may be named by a full path")]
+            use super::*;
+
+            $(
+                #[test]
+                fn $case() {
+                    $crate::conformance::run($crate::conformance::$group::$case::<$backend>());
+                }
+            )+
+        }
+    };
+}

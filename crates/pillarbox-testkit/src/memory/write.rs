@@ -1,0 +1,168 @@
+//! Inserting events, and transactions.
+
+use std::{
+    fmt, mem,
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
+
+use pillarbox_core::{
+    domain::{Seq, Status},
+    port::{BoxFuture, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore},
+};
+
+use super::{Database, MemoryStore, tables::Stored};
+
+/// A transaction. Its events have their numbers as soon as they are inserted and are seen by others once it
+/// has committed; dropping it rolls back and leaves gaps in the numbers.
+#[derive(Debug)]
+pub struct MemoryTx(MemoryConnection);
+
+/// What a transaction derefs to: takes rows of the user's own, which commit or vanish with the events.
+pub struct MemoryConnection {
+    database: Arc<Database>,
+    // The lowest number it holds; the low-water mark stays below it as long as this is set.
+    first: Option<Seq>,
+    events: Vec<Stored>,
+    user_rows: Vec<(String, String)>,
+}
+
+impl MemoryConnection {
+    /// Puts a value into a table of the user's own; [`MemoryStore::table`] shows it after the commit.
+    pub fn put(&mut self, table: impl Into<String>, value: impl Into<String>) {
+        self.user_rows.push((table.into(), value.into()));
+    }
+
+    fn insert(&mut self, rows: &[NewRow]) -> Vec<Seq> {
+        let (first, events) = (&mut self.first, &mut self.events);
+        self.database.run(|tables, now| {
+            let mut seqs = Vec::with_capacity(rows.len());
+            for NewRow { event, partition } in rows {
+                let seq = tables.next_seq();
+                if first.is_none() {
+                    *first = Some(seq);
+                    tables.open(seq);
+                }
+                let delay = event.deliver_after().map(|delay| now.saturating_add(delay));
+                events.push(Stored {
+                    seq,
+                    partition: *partition,
+                    event: event.clone(),
+                    status: Status::New,
+                    attempts: 0,
+                    starts: 0,
+                    progress: None,
+                    available_at: event.available_at().or(delay),
+                    created_at: now,
+                    done_at: None,
+                    last_error: None,
+                    broken: None,
+                });
+                seqs.push(seq);
+            }
+            seqs
+        })
+    }
+
+    fn commit(&mut self) {
+        let events = mem::take(&mut self.events);
+        let user_rows = mem::take(&mut self.user_rows);
+        let first = self.first.take();
+        self.database.run(|tables, _| {
+            for event in events {
+                tables.insert(event);
+            }
+            for (table, value) in user_rows {
+                tables.put(table, value);
+            }
+            if let Some(first) = first {
+                tables.close(first);
+            }
+        });
+    }
+}
+
+impl Deref for MemoryTx {
+    type Target = MemoryConnection;
+
+    fn deref(&self) -> &MemoryConnection {
+        &self.0
+    }
+}
+
+impl DerefMut for MemoryTx {
+    fn deref_mut(&mut self) -> &mut MemoryConnection {
+        &mut self.0
+    }
+}
+
+impl Drop for MemoryConnection {
+    fn drop(&mut self) {
+        if let Some(first) = self.first {
+            self.database.run(|tables, _| tables.close(first));
+        }
+    }
+}
+
+impl fmt::Debug for MemoryConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryConnection")
+            .field("events", &self.events.iter().map(|row| row.seq).collect::<Vec<_>>())
+            .field("user_rows", &self.user_rows)
+            .finish_non_exhaustive()
+    }
+}
+
+impl MemoryStore {
+    fn check_same_database(&self, tx: &MemoryTx) -> Result<(), StoreError> {
+        if Arc::ptr_eq(&self.database, &tx.database) {
+            return Ok(());
+        }
+        Err(StoreError::new(
+            StoreErrorKind::Rejected,
+            "the transaction belongs to another memory store: begin it on this one",
+        ))
+    }
+}
+
+impl WriteStore<MemoryTx> for MemoryStore {
+    fn insert<'a>(&'a self, tx: &'a mut MemoryTx, rows: &'a [NewRow]) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
+        Box::pin(async move {
+            self.check_same_database(tx)?;
+            tokio::task::yield_now().await;
+            Ok(tx.insert(rows))
+        })
+    }
+}
+
+impl TransactStore for MemoryStore {
+    type Connection = MemoryConnection;
+    type Tx = MemoryTx;
+
+    fn begin(&self) -> BoxFuture<'_, Result<MemoryTx, StoreError>> {
+        Box::pin(async {
+            Ok(MemoryTx(MemoryConnection {
+                database: Arc::clone(&self.database),
+                first: None,
+                events: Vec::new(),
+                user_rows: Vec::new(),
+            }))
+        })
+    }
+
+    fn commit(&self, mut tx: MemoryTx) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            self.check_same_database(&tx)?;
+            tokio::task::yield_now().await;
+            tx.commit();
+            Ok(())
+        })
+    }
+
+    fn rollback(&self, tx: MemoryTx) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            drop(tx);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,39 @@
+//! The store in memory passes the exam.
+
+use std::{sync::Arc, time::Duration};
+
+use pillarbox_core::domain::Seq;
+use pillarbox_testkit::{ManualClock, MemoryStore, conformance::Backend};
+
+struct Memory {
+    store: MemoryStore,
+    clock: Arc<ManualClock>,
+}
+
+impl Backend for Memory {
+    type Store = MemoryStore;
+
+    async fn fresh() -> Self {
+        let clock = Arc::new(ManualClock::new());
+        let store = MemoryStore::with_clock(Arc::clone(&clock));
+        Self { store, clock }
+    }
+
+    fn store(&self) -> &MemoryStore {
+        &self.store
+    }
+
+    async fn second_handle(&self) -> MemoryStore {
+        self.store.another_process()
+    }
+
+    async fn break_row(&self, seq: Seq) {
+        assert!(self.store.break_row(seq));
+    }
+
+    async fn pass(&self, span: Duration) {
+        self.clock.advance(span);
+    }
+}
+
+pillarbox_testkit::conformance!(Memory);

@@ -1,0 +1,9 @@
+//! Tests of the test kit.
+
+#![expect(clippy::unwrap_used, reason = "what a test sets up must succeed")]
+
+mod conformance;
+mod faulty;
+mod listed;
+mod memory;
+mod probe;
