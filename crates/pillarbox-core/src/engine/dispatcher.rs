@@ -24,7 +24,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    domain::{Delivery, Failure, Outcome, RetryPolicy, Verdict, decide},
+    domain::{Delivery, Failure, Outcome, RetryPolicy, Seq, Verdict, decide},
     port::Change,
 };
 
@@ -66,8 +66,28 @@ impl Worker {
                 session = self.shared.session();
             }
             self.shared.running.fetch_add(1, Ordering::Relaxed);
+            let seq = job.delivery.seq();
             self.deliver(job, &session, &abort).await;
             self.shared.running.fetch_sub(1, Ordering::Relaxed);
+            if self.serves == Serves::Suspects {
+                self.until_settled(seq, &stop).await;
+            }
+        }
+    }
+
+    /// A suspect's outcome must be durable before the next one starts: if that one ends the process, the
+    /// count of this one must have been cleared, or neighbours of a poison event would die with it.
+    async fn until_settled(&self, seq: Seq, stop: &CancellationToken) {
+        loop {
+            let mut settled = std::pin::pin!(self.shared.settled.notified());
+            settled.as_mut().enable();
+            if !self.shared.flight.lock().is_in_flight(seq) {
+                return;
+            }
+            tokio::select! {
+                () = settled => {}
+                () = stop.cancelled() => return,
+            }
         }
     }
 

@@ -84,6 +84,7 @@ impl Settler {
                     if put_off {
                         shared.read.notify_one();
                     }
+                    shared.settled.notify_waiters();
                     shared.own.notify_one();
                     return;
                 }

@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) read: Notify,
     pub(crate) outcomes: Notify,
     pub(crate) full_batch: Notify,
+    /// Rung after every settle.
+    pub(crate) settled: Notify,
     pub(crate) own: Notify,
     pub(crate) hints: Notify,
     pub(crate) hinted: Mutex<crate::domain::PartitionSet>,
@@ -77,6 +79,7 @@ impl Shared {
             read: Notify::new(),
             outcomes: Notify::new(),
             full_batch: Notify::new(),
+            settled: Notify::new(),
             own: Notify::new(),
             hints: Notify::new(),
             hinted: Mutex::default(),
@@ -118,6 +121,7 @@ impl Shared {
         self.meters.stale_settles.increment(stale as u64);
         let lost = std::mem::take(&mut *self.session.lock());
         lost.cancel();
+        self.settled.notify_waiters();
         self.own.notify_one();
     }
 

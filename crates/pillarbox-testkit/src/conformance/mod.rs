@@ -38,13 +38,17 @@
 //! that one can be run alone; its doc names the rows of the acceptance list that it proves.
 
 pub mod admin;
+pub mod deliver;
 pub mod fence;
 pub mod find;
 pub mod hold;
+pub mod nodes;
+pub mod order;
 pub mod own;
 pub mod page;
 pub mod race;
 mod scene;
+mod stage;
 pub mod settle;
 pub mod upkeep;
 pub mod write;
@@ -97,6 +101,10 @@ pub fn run(case: impl Future<Output = ()>) {
 #[macro_export]
 macro_rules! conformance {
     ($backend:ty) => {
+        $crate::conformance!(@store $backend);
+        $crate::conformance!(@engine $backend);
+    };
+    (@store $backend:ty) => {
         $crate::conformance!(@group $backend, write:
             an_event_is_seen_by_others_once_its_transaction_has_committed,
             a_rolled_back_transaction_leaves_no_row,
@@ -211,6 +219,51 @@ macro_rules! conformance {
         $crate::conformance!(@group $backend, race:
             every_event_of_racing_writers_is_read_once_and_in_order_per_key,
             a_settle_is_through_before_its_node_is_replaced_or_writes_nothing,
+        );
+    };
+    (@engine $backend:ty) => {
+        $crate::conformance!(@group $backend, deliver:
+            what_is_committed_is_delivered_and_what_is_rolled_back_is_not,
+            a_receipt_that_is_forgotten_costs_latency_only,
+            a_failing_event_is_tried_again_until_it_succeeds_or_is_dead,
+            a_deferral_counts_no_attempt_and_a_failure_with_a_delay_does,
+            panics_and_hanging_handlers_are_failures_and_the_workers_live_on,
+            a_handlers_own_policy_goes_first,
+            an_event_without_a_route_is_dead_at_once,
+            a_delayed_event_is_delivered_when_due_and_holds_back_nothing,
+            a_retry_does_not_wait_for_the_next_poll,
+            hot_and_cold_delivery_hand_out_the_same_bytes,
+            a_broken_row_is_dead_and_its_neighbours_are_delivered,
+            delete_on_success_leaves_no_row,
+            the_purge_removes_finished_rows_on_schedule,
+            a_purge_by_age_needs_no_delivery,
+            dead_events_are_replayed_and_discarded,
+            a_replay_survives_a_restart_and_is_delivered_once,
+            a_shutdown_drops_what_hangs_and_counts_no_attempt,
+            a_shutdown_lets_running_handlers_finish,
+            a_backlog_is_read_page_after_page,
+            an_ordered_outbox_wants_keys,
+            each_of_many_events_is_delivered_exactly_once,
+        );
+        $crate::conformance!(@group $backend, order:
+            keys_run_side_by_side_and_each_in_order,
+            a_failed_event_holds_back_its_key_alone,
+            later_events_go_on_where_failures_do_not_stop_them,
+            a_dead_head_holds_its_key_until_it_is_replayed,
+            skipping_or_discarding_a_dead_head_frees_its_key,
+            a_key_goes_on_past_its_dead_head_if_so_set,
+            a_failing_head_holds_its_key_over_a_restart,
+            a_key_with_a_long_queue_starves_nobody_and_keeps_its_order,
+        );
+        $crate::conformance!(@group $backend, nodes:
+            two_nodes_share_the_partitions_and_deliver_each_event_once,
+            a_single_node_started_twice_neither_loses_nor_doubles,
+            a_clean_stop_hands_over_at_once,
+            the_events_of_a_dead_node_are_delivered_when_its_lease_has_lapsed,
+            a_node_whose_clock_is_an_hour_off_neither_steals_nor_stalls,
+            a_node_that_lost_its_lease_settles_nothing,
+            an_event_whose_route_only_another_node_has_is_deferred,
+            an_event_that_kills_its_process_is_dead_and_its_neighbours_are_not,
         );
     };
     (@group $backend:ty, $group:ident: $($case:ident),+ $(,)?) => {

@@ -85,6 +85,17 @@ impl Log {
         self.deliveries.iter().filter(|delivered| delivered.id == id).count()
     }
 
+    /// The event of an id, as it was first delivered. Panics if it was not.
+    pub fn event(&self, id: EventId) -> &Event {
+        let delivered = self.deliveries.iter().find(|delivered| delivered.id == id);
+        &delivered.unwrap_or_else(|| panic!("{id} was not delivered")).event
+    }
+
+    /// Whether a delivery of an event has ended well.
+    pub fn is_done(&self, id: EventId) -> bool {
+        self.deliveries.iter().any(|delivered| delivered.id == id && delivered.end == Some(End::Done))
+    }
+
     /// The ids in the order of the deliveries.
     pub fn ids(&self) -> Vec<EventId> {
         self.deliveries.iter().map(|delivered| delivered.id).collect()

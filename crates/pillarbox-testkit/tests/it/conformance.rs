@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use pillarbox_core::domain::Seq;
 use pillarbox_testkit::{ManualClock, MemoryStore, conformance::Backend};
 
+/// For the cases about the store: time passes when they say so.
 struct Memory {
     store: MemoryStore,
     clock: Arc<ManualClock>,
@@ -36,4 +37,32 @@ impl Backend for Memory {
     }
 }
 
-pillarbox_testkit::conformance!(Memory);
+/// For the cases about the engine, whose loops run in real time.
+struct InRealTime(MemoryStore);
+
+impl Backend for InRealTime {
+    type Store = MemoryStore;
+
+    async fn fresh() -> Self {
+        Self(MemoryStore::new())
+    }
+
+    fn store(&self) -> &MemoryStore {
+        &self.0
+    }
+
+    async fn second_handle(&self) -> MemoryStore {
+        self.0.another_process()
+    }
+
+    async fn break_row(&self, seq: Seq) {
+        assert!(self.0.break_row(seq));
+    }
+
+    async fn pass(&self, span: Duration) {
+        tokio::time::sleep(span).await;
+    }
+}
+
+pillarbox_testkit::conformance!(@store Memory);
+pillarbox_testkit::conformance!(@engine InRealTime);

@@ -483,6 +483,11 @@ impl Flight {
         Some(signals)
     }
 
+    /// Whether an event is somewhere between its reading and the end of its settle.
+    pub(crate) fn is_in_flight(&self, seq: Seq) -> bool {
+        self.entries.contains_key(&seq)
+    }
+
     /// A worker goes to sleep, or wakes.
     pub(crate) fn set_idle(&mut self, idle: bool) {
         if idle {

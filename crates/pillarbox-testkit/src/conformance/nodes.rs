@@ -1,0 +1,197 @@
+//! The engine on this store: several nodes, and what happens when one goes.
+
+use std::{sync::Arc, time::Duration};
+
+use pillarbox_core::{
+    Outbox,
+    domain::{PartitionSet, Status, Timestamp},
+    engine::Heartbeat,
+    port::{Clock, Joining, OwnStore},
+};
+
+use super::{
+    Backend,
+    stage::{ROUTE, Stage, event, keyed, quick, write},
+};
+use crate::{patience, probe::Which};
+
+async fn until(what: &str, mut check: impl FnMut() -> bool) {
+    let wait = async {
+        while !check() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    assert!(patience::within(patience::PATIENCE, wait).await.is_some(), "waited for {what}");
+}
+
+/// P2, P5, P9: a second node on the same database shares the partitions; nothing is lost, doubled or reordered.
+pub async fn two_nodes_share_the_partitions_and_deliver_each_event_once<B: Backend>() {
+    let stage = Stage::<B>::new().await;
+    let one = stage.node().await.start().await.expect("start");
+    assert_eq!(one.partitions_owned(), 256);
+    let two = stage.node().await.start().await.expect("start");
+    let mut ids = Vec::new();
+    for round in 0..40 {
+        let of = |n: usize| if n % 2 == 0 { keyed(&format!("k{}", n % 8)) } else { event() };
+        ids.extend(write(if round % 2 == 0 { &one } else { &two }, (0..10).map(of)).await);
+    }
+    until("even shares", || one.partitions_owned() == 128 && two.partitions_owned() == 128).await;
+    for _ in 0..20 {
+        ids.extend(write(&one, (0..10).map(|n| if n % 2 == 0 { keyed(&format!("k{n}")) } else { event() })).await);
+    }
+    stage.probe.wait_for(ids.len()).await;
+    tokio::join!(one.shutdown(), two.shutdown());
+    stage.probe.assert_each_once(&ids);
+    stage.probe.assert_in_order_per_key();
+    stage.probe.assert_no_overlap();
+    stage.until_count(Status::Done, ids.len() as u64).await;
+}
+
+/// P9: `single_node` started twice by mistake.
+pub async fn a_single_node_started_twice_neither_loses_nor_doubles<B: Backend>() {
+    let stage = Stage::<B>::new().await;
+    let one = stage.single().await.start().await.expect("start");
+    let two = stage.single().await.start().await.expect("start");
+    let mut ids = write(&one, (0..50).map(|_| event())).await;
+    ids.extend(write(&two, (0..50).map(|n| keyed(&format!("k{}", n % 9)))).await);
+    stage.probe.wait_for(100).await;
+    tokio::join!(one.shutdown(), two.shutdown());
+    stage.probe.assert_each_once(&ids);
+    stage.probe.assert_in_order_per_key();
+}
+
+/// D12, O7: a clean stop hands the partitions over at once.
+pub async fn a_clean_stop_hands_over_at_once<B: Backend>() {
+    let stage = Stage::<B>::new().await;
+    let hour = Duration::from_hours(1);
+    // No lease lapses within this case.
+    let one = stage.node().await.stale_after(hour).start().await.expect("start");
+    let two = stage.node().await.stale_after(hour).start().await.expect("start");
+    one.shutdown().await;
+    until("the whole", || two.partitions_owned() == 256).await;
+    let ids = write(&two, (0..20).map(|_| event())).await;
+    stage.probe.wait_for(20).await;
+    two.shutdown().await;
+    stage.probe.assert_each_once(&ids);
+}
+
+/// A node that is there in the table and does nothing: as if its process were gone.
+async fn ghost<B: Backend>(stage: &Stage<B>, ttl: Duration, in_flight: u32) {
+    let routes = vec![format!("(\"__GLOBAL__\", \"{ROUTE}\")")];
+    let joining = Joining { node: pillarbox_core::domain::NodeId::new("ghost"), ttl, routes, in_flight };
+    let lease = stage.backend.store().join(&joining).await.expect("join");
+    let taken = stage.backend.store().take(&lease, PartitionSet::ALL).await.expect("take").expect("a lease");
+    assert_eq!(taken.len(), 256);
+}
+
+/// P7, P2: what a dead node owned is delivered by another once its lease has lapsed, and not before.
+pub async fn the_events_of_a_dead_node_are_delivered_when_its_lease_has_lapsed<B: Backend>() {
+    let stage = Stage::<B>::new().await;
+    ghost(&stage, Duration::from_millis(600), 2).await;
+    let begun = std::time::Instant::now();
+    let outbox = stage.node().await.start().await.expect("start");
+    let ids = write(&outbox, (0..10).map(|n| if n % 2 == 0 { keyed("k") } else { event() })).await;
+    assert_eq!(outbox.partitions_owned(), 0);
+    stage.probe.wait_for(10).await;
+    assert!(begun.elapsed() >= Duration::from_millis(500), "taken from a live node after {:?}", begun.elapsed());
+    outbox.shutdown().await;
+    stage.probe.assert_each_once(&ids);
+    stage.probe.assert_in_order_per_key();
+}
+
+/// P3: the clock of a node's host decides nothing.
+pub async fn a_node_whose_clock_is_an_hour_off_neither_steals_nor_stalls<B: Backend>() {
+    #[derive(Debug)]
+    struct Off(i64);
+    impl Clock for Off {
+        fn now(&self) -> Timestamp {
+            let micros = pillarbox_core::port::SystemClock.now().as_micros();
+            Timestamp::from_micros(micros + self.0 * 3_600_000_000)
+        }
+    }
+    let stage = Stage::<B>::new().await;
+    let ahead = stage.node().await.clock(Arc::new(Off(1))).start().await.expect("start");
+    let behind = stage.node().await.clock(Arc::new(Off(-1))).start().await.expect("start");
+    until("even shares", || ahead.partitions_owned() == 128 && behind.partitions_owned() == 128).await;
+    let soon = Duration::from_millis(100);
+    stage.probe.fail(Which::of_key("fails"), 1);
+    let mut ids = write(&ahead, [event(), keyed("a"), event().deliver_after(soon), keyed("fails")]).await;
+    ids.extend(write(&behind, [event(), keyed("a"), event().deliver_after(soon)]).await);
+    stage.probe.wait_for(7).await;
+    tokio::join!(ahead.shutdown(), behind.shutdown());
+    assert_eq!(stage.probe.log().begun(), 8, "each once, and one retry");
+}
+
+/// P4, O6: a node that lost its lease settles nothing, and drops what it ran.
+pub async fn a_node_that_lost_its_lease_settles_nothing<B: Backend>() {
+    let stage = Stage::<B>::new().await;
+    let slow = Duration::from_hours(1);
+    let outbox = stage.single().await.node_name("twin").lease(slow).start().await.expect("start");
+    let gate = stage.probe.stop(Which::any(), 1);
+    let ids = write(&outbox, [event()]).await;
+    gate.reached().await;
+    // A second life of the same name ends the first one's lease.
+    let second = stage.single().await.node_name("twin").lease(slow).start().await.expect("start");
+    stage.probe.wait_for(1).await;
+    stage.until_count(Status::Done, 1).await;
+    gate.open();
+    outbox.shutdown().await;
+    let row = stage.row(ids[0]).await.expect("kept");
+    assert_eq!(row.status, Status::Done);
+    assert_eq!(second.partitions_owned(), 256, "the late one took nothing back");
+    second.shutdown().await;
+}
+
+/// D7: while another live node has the route, an event without one is deferred and not dead.
+pub async fn an_event_whose_route_only_another_node_has_is_deferred<B: Backend>() {
+    let stage = Stage::<B>::new().await;
+    let grace = Duration::from_millis(50);
+    let old = stage.node().await.route_grace(grace).start().await.expect("start");
+    let new = stage.node().await.route_grace(grace).handle("Novel", stage.probe.handler()).start().await.expect("start");
+    // Both know of each other.
+    until("even shares", || old.partitions_owned() == 128 && new.partitions_owned() == 128).await;
+    let of = |n: usize| pillarbox_core::Event::builder("Novel").key(format!("k{n}")).json(&n);
+    let ids = write(&new, (0..40).map(of)).await;
+    let of_new = |log: &crate::probe::Log| log.done() > 0;
+    stage.probe.wait_until(of_new).await;
+    old.shutdown().await;
+    stage.probe.wait_for(40).await;
+    new.shutdown().await;
+    for id in ids {
+        assert_eq!(stage.row(id).await.expect("kept").status, Status::Done);
+    }
+}
+
+/// D13, decision 10: an event that ends its process each time is dead after its last start, and its neighbours
+/// are delivered.
+pub async fn an_event_that_kills_its_process_is_dead_and_its_neighbours_are_not<B: Backend>() {
+    let stage = Stage::<B>::new().await;
+    let writer = Outbox::writer_only(stage.backend.second_handle().await).start().await.expect("start");
+    let ids = write(&writer, (0..9).map(|n| if n == 4 { keyed("poison") } else { event() })).await;
+    ghost(&stage, Duration::from_millis(1), 20).await;
+    // Each of these processes dies while it runs the poison: it is stopped there, and never seen again.
+    for _ in 0..3 {
+        let gate = stage.probe.stop(Which::of_key("poison"), 1);
+        let store = stage.backend.second_handle().await;
+        let victim = Outbox::single_node(store)
+            .handle(ROUTE, stage.probe.handler())
+            .retry(quick())
+            .lease(Duration::from_millis(600))
+            .heartbeat_on(Heartbeat::SharedRuntime)
+            .sample_every(Duration::from_hours(1));
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let outbox = runtime.spawn(victim.start()).await.expect("start").expect("start");
+        gate.reached().await;
+        // kill -9: no task of it ever runs again.
+        runtime.shutdown_background();
+        std::mem::forget(outbox);
+    }
+    let outbox = stage.single().await.start().await.expect("start");
+    stage.until_count(Status::Dead, 1).await;
+    stage.until_count(Status::Done, 8).await;
+    outbox.shutdown().await;
+    let dead = stage.row(ids[4]).await.expect("kept");
+    assert_eq!(dead.status, Status::Dead);
+    assert!(dead.last_error.expect("an error").contains("started 3 times"));
+}
