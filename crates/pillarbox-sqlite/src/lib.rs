@@ -37,6 +37,8 @@ mod connection;
 mod error;
 mod migrate;
 mod own;
+#[cfg(test)]
+mod plans;
 mod read;
 mod row;
 mod settle;

@@ -72,6 +72,12 @@ macro_rules! statements {
             pub(crate) fn new(prefix: &crate::tables::Prefix) -> Self {
                 Self { $($field: prefix.statement($text),)+ }
             }
+
+            /// Every statement with its name.
+            #[cfg(test)]
+            pub(crate) fn named(&self) -> Vec<(&'static str, &sqlx::SqlStr)> {
+                vec![$((stringify!($field), &self.$field),)+]
+            }
         }
     };
 }

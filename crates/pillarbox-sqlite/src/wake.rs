@@ -22,10 +22,11 @@ impl WakeStore for SqliteStore {
             let mut seen = self.0.seen_version.lock().await;
             loop {
                 let version = self.data_version().await?;
-                match seen.replace(version) {
-                    Some(former) if former != version => return Ok(()),
-                    _ => tokio::time::sleep(INTERVAL).await,
+                // The first call returns at once: what was committed before it is not known.
+                if seen.replace(version) != Some(version) {
+                    return Ok(());
                 }
+                tokio::time::sleep(INTERVAL).await;
             }
         })
     }

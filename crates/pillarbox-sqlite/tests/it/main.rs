@@ -1,0 +1,15 @@
+//! The quirks of the SQLite store. What every store must do is in the conformance suite of the testkit.
+
+mod admin;
+mod busy;
+mod fence;
+mod reading;
+mod schema;
+mod support;
+
+use pillarbox_core::port::WriteStore;
+use pillarbox_sqlite::SqliteStore;
+use sqlx::{SqliteConnection, SqlitePool};
+
+// An event is written in a transaction, or it does not compile.
+static_assertions::assert_not_impl_any!(SqliteStore: WriteStore<SqliteConnection>, WriteStore<SqlitePool>);
