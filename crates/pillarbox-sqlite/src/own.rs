@@ -31,9 +31,12 @@ statements!(OwnSql {
     renew: "update {instance} set until = {now} + ? where incarnation = ? and id = ? and until > {now}",
     nodes: "select id, until > {now}, routes from {instance} order by id",
     owners: "select json_group_array(owner) from (select owner from {partition} order by number)",
-    take: "update {partition} set owner = ?, epoch = epoch + 1
-        where owner is null and number in (select value from json_each(?))
+    take: "update {partition} set owner = ?1, epoch = epoch + 1
+        where (owner is null or owner = ?1) and number in (select value from json_each(?2))
         returning number, epoch, position_seq, position_token, suspects",
+    /// By primary key.
+    lower: "update {instance} set position_seq = ?1, position_token = ?2
+        where incarnation = ?3 and position_seq > ?1",
     release: "update {partition} set owner = null, position_seq = ?, position_token = ?, suspects = given.value ->> 1
         from json_each(?) as given
         where number = given.value ->> 0 and owner = ?",
@@ -149,13 +152,23 @@ impl OwnStore for SqliteStore {
                 .fetch_all(&mut *tx)
                 .await
                 .map_err(error::of)?;
-            tx.commit().await.map_err(error::of_commit)?;
             let mut taken = rows
                 .iter()
                 .map(taken)
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(error::of)?;
             taken.sort_unstable_by_key(|taken| taken.partition);
+            if let Some(lowest) = taken.iter().map(|taken| &taken.position).min_by_key(|position| position.seq) {
+                // The node's position is handed on with all its partitions: it must hold for these, too.
+                sqlx::query(self.0.sql.own.lower.clone())
+                    .bind(lowest.seq.0)
+                    .bind(lowest.token.as_deref())
+                    .bind(lease.incarnation.0)
+                    .execute(&mut *tx)
+                    .await
+                    .map_err(error::of)?;
+            }
+            tx.commit().await.map_err(error::of_commit)?;
             Ok(Some(taken))
         })
     }

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use pillarbox_core::domain::{Key, Lease, NodeId, Partition, Seq};
-use pillarbox_core::port::{Batch, Change, Hold, HoldChange, HoldKind, Settled, Settlement, StoreError};
+use pillarbox_core::port::{Batch, Change, Hold, HoldChange, Settled, Settlement, StoreError};
 use sqlx::{Row as _, SqlStr, SqliteConnection};
 
 use crate::{SqliteStore, error, own::micros, row, tables::statements};
@@ -38,6 +38,12 @@ statements!(SettleSql {
     hold: "insert into {hold} (partition, name, kind, from_seq) values (?, ?, ?, ?)
         on conflict (partition, name) where kind <> 'SINK'
         do update set kind = excluded.kind, from_seq = excluded.from_seq where kind <> 'DEAD_HEAD'",
+    /// By the holds' index. A head that is still dead keeps its hold.
+    hold_dead: "insert into {hold} (partition, name, kind, from_seq) values (?, ?, 'DEAD_HEAD', ?)
+        on conflict (partition, name) where kind <> 'SINK'
+        do update set kind = excluded.kind, from_seq = excluded.from_seq
+        where kind <> 'DEAD_HEAD' or not exists
+            (select 1 from {event} where seq = {hold}.from_seq and status = 'DEAD')",
     /// By the holds' index.
     unhold: "delete from {hold} where partition = ? and name = ? and kind <> 'SINK'",
     start: "update {event} not indexed set starts = starts + 1
@@ -158,13 +164,9 @@ impl SqliteStore {
                 .map_err(error::of)?;
             // A row that was finished before is no head.
             for (seq, partition, key) in sorted.holding.iter().filter(|(seq, ..)| died.contains(&seq.0)) {
-                let hold = Hold {
-                    partition: *partition,
-                    key: (*key).clone(),
-                    kind: HoldKind::DeadHead,
-                    from: *seq,
-                };
-                self.set_hold(tx, &hold).await?;
+                let hold = sqlx::query(sql.hold_dead.clone()).bind(i64::from(partition.0));
+                let hold = hold.bind(key.as_str()).bind(seq.0);
+                hold.execute(&mut *tx).await.map_err(error::of)?;
             }
         }
         Ok(())

@@ -203,7 +203,8 @@ pub enum Change {
         /// Handlers that have succeeded; `None` keeps the former value.
         progress: Option<Box<str>>,
     },
-    /// DEAD, and its key held if `hold` is set and it has one.
+    /// DEAD, and its key held if `hold` is set and it has one: a hold of the key is replaced, unless it is that
+    /// of a head which is DEAD still.
     Dead {
         /// Failed attempts from now on.
         attempts: u32,

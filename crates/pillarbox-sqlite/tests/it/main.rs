@@ -2,6 +2,7 @@
 
 mod admin;
 mod busy;
+mod conformance;
 mod fence;
 mod reading;
 mod schema;

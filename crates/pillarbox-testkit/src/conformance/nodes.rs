@@ -168,7 +168,7 @@ pub async fn an_event_that_kills_its_process_is_dead_and_its_neighbours_are_not<
     let stage = Stage::<B>::new().await;
     let writer = Outbox::writer_only(stage.backend.second_handle().await).start().await.expect("start");
     let ids = write(&writer, (0..9).map(|n| if n == 4 { keyed("poison") } else { event() })).await;
-    ghost(&stage, Duration::from_millis(1), 20).await;
+    ghost(&stage, Duration::from_millis(500), 20).await;
     // Each of these processes dies while it runs the poison: it is stopped there, and never seen again.
     for _ in 0..3 {
         let gate = stage.probe.stop(Which::of_key("poison"), 1);

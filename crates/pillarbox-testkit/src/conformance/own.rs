@@ -192,7 +192,7 @@ pub async fn a_released_partition_is_free_at_once_with_its_position_and_suspects
     });
     let release = scene.store().release(&old.lease, &released, &at(42)).await;
     release.expect("release").expect("the lease is in force");
-    let taken = scene.take(&next.lease, some([1, 2, 3, 4])).await;
+    let taken = scene.take(&next.lease, some([1, 2, 4])).await;
     let view = |taken: &Taken| (taken.partition.0, taken.position.clone(), taken.suspects);
     let taken_view: Vec<_> = taken.iter().map(view).collect();
     let expected = [(1, at(42), 0), (2, at(42), 5), (4, Position::START, 0)];
@@ -272,9 +272,11 @@ pub async fn every_take_raises_the_epoch<B: Backend>() {
     let mut last = None;
     for _ in 0..3 {
         let taken = scene.take(&lease, some([9])).await;
-        assert!(scene.take(&lease, some([9])).await.is_empty(), "its own is not free");
         assert!(last.is_none_or(|last| taken[0].epoch > last));
-        last = Some(taken[0].epoch);
+        // The answer may have been lost: what is its own already is given again.
+        let again = scene.take(&lease, some([9])).await;
+        assert!(again[0].epoch > taken[0].epoch);
+        last = Some(again[0].epoch);
         let released = [Released {
             partition: Partition(9),
             suspects: 0,

@@ -98,7 +98,7 @@ impl Tables {
         let mut taken = Vec::new();
         for partition in wanted.iter() {
             let owned = self.partition(partition);
-            if owned.owner.is_some() {
+            if owned.owner.as_ref().is_some_and(|owner| *owner != lease.node) {
                 continue;
             }
             owned.owner = Some(lease.node.clone());

@@ -220,8 +220,14 @@ impl Lanes {
                     State::Dead(seq)
                 };
                 if then == Then::Hold {
-                    // Written with the settle that makes the head DEAD.
+                    // Written with the settle that makes the head DEAD, unless the same settle then clears
+                    // the hold of the head before it.
                     lane.hold = Some((HoldKind::DeadHead, seq));
+                    let clears = |change: &HoldChange| matches!(change, HoldChange::Clear { key: of, .. } if of == key);
+                    if self.changes.iter().any(clears) {
+                        let hold = Hold { partition: lane.partition, key: key.clone(), kind: HoldKind::DeadHead, from: seq };
+                        self.changes.push(HoldChange::Set(hold));
+                    }
                 }
                 let spilled: Vec<Seq> = lane.parked.drain(..).map(|job| job.delivery.seq()).collect();
                 self.parked -= spilled.len();
