@@ -179,12 +179,7 @@ impl Options {
             },
             settles: line("settle"),
             lease: line("lease"),
-            pages: Line::new(
-                connect
-                    .clone()
-                    .thread_name(|_| "pillarbox-page".into())
-                    .row_buffer_size(256),
-            ),
+            pages: line("page"),
             seeks: line("seek"),
             operators: line("admin"),
             news: line("news"),

@@ -8,7 +8,7 @@ use sqlx::Row as _;
 
 use crate::SqliteStore;
 
-/// How often the version is read; it costs no system call beyond a look at shared memory.
+/// How often the version is read.
 const INTERVAL: Duration = Duration::from_millis(10);
 
 impl WakeStore for SqliteStore {

@@ -32,6 +32,7 @@ fn all() -> Query {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 async fn lists_match_every_filter() {
     let outbox = some_dead().await;
     let only = |status| Query {
