@@ -249,6 +249,8 @@ impl Ownership {
             let mut flight = shared.flight.lock();
             let quiet: PartitionSet = self.leaving.iter().filter(|p| flight.is_quiet(*p)).collect();
             if quiet.is_empty() {
+                // A hold may wait for a settle that nothing else asks for.
+                shared.outcomes.notify_one();
                 return Ok(());
             }
             let (released, position) = flight.give_up(quiet, shared.settings.in_flight_bound());

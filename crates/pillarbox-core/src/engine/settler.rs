@@ -74,7 +74,6 @@ impl Settler {
                     let (waiting, put_off) = {
                         let mut flight = shared.flight.lock();
                         let put_off = flight.settled(&batch, Instant::now());
-                        flight.settle_ended();
                         (flight.queues.waiting(), put_off)
                     };
                     // Workers that paused because too much was unsettled go on.

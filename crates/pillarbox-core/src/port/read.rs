@@ -246,6 +246,16 @@ pub enum HoldChange {
     },
 }
 
+impl HoldChange {
+    /// The partition of the key.
+    pub fn partition(&self) -> Partition {
+        match self {
+            Self::Set(hold) => hold.partition,
+            Self::Clear { partition, .. } => *partition,
+        }
+    }
+}
+
 /// One settle: everything in it happens, or nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {

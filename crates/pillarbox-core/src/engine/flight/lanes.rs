@@ -374,6 +374,11 @@ impl Lanes {
             .min()
     }
 
+    /// Whether a change to the holds of a partition waits for a settle.
+    pub(crate) fn changes_holds_of(&self, partition: Partition) -> bool {
+        self.changes.iter().any(|change| change.partition() == partition)
+    }
+
     /// Whether lanes wait for their hold, so that a settle should come even without outcomes.
     pub(crate) fn has_changes(&self) -> bool {
         !self.changes.is_empty()
@@ -391,10 +396,7 @@ impl Lanes {
             }
             kept
         });
-        self.changes.retain(|change| match change {
-            HoldChange::Set(hold) => keep(hold.partition),
-            HoldChange::Clear { partition, .. } => keep(*partition),
-        });
+        self.changes.retain(|change| keep(change.partition()));
     }
 
     pub(crate) fn is_waiting(&self) -> bool {

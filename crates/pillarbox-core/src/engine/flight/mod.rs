@@ -27,7 +27,7 @@ pub(crate) use self::{
 };
 use crate::{
     domain::{Delivery, Epoch, Failure, Key, Partition, PartitionSet, Seq, Timestamp},
-    port::{Batch, Candidate, Change, Hold, Position, Recall, Released, Row, Settlement, Taken},
+    port::{Batch, Candidate, Change, Hold, HoldChange, Position, Recall, Released, Row, Settlement, Taken},
 };
 
 /// Whom to wake after a change.
@@ -71,6 +71,10 @@ pub(crate) struct Flight {
     busy: Box<[u32; Partition::COUNT]>,
     position: Position,
     stored_position: Option<Position>,
+    /// The last position known to be durable and right, whatever became of later settles.
+    durable: Position,
+    /// The partitions whose holds a settle under way changes.
+    holds_under_way: PartitionSet,
     /// When the next of the events that this node has put off comes due.
     next_due: Option<Instant>,
     /// A settle that stores a position is under way.
@@ -137,6 +141,8 @@ impl Flight {
             busy: Box::new([0; Partition::COUNT]),
             position: NOWHERE,
             stored_position: None,
+            durable: NOWHERE,
+            holds_under_way: PartitionSet::EMPTY,
             next_due: None,
             storing_position: false,
             wants_room: false,
@@ -530,16 +536,8 @@ impl Flight {
             .filter(|position| !self.owned.is_taking() && *position != NOWHERE)
             .filter(|position| self.stored_position.as_ref() != Some(position));
         self.storing_position = position.is_some();
-        Batch {
-            outcomes,
-            holds,
-            position,
-        }
-    }
-
-    /// A settle is over, whichever way.
-    pub(crate) fn settle_ended(&mut self) {
-        self.storing_position = false;
+        self.holds_under_way = holds.iter().map(HoldChange::partition).collect();
+        Batch { outcomes, holds, position }
     }
 
     /// Announces that partitions are about to be taken. Until they are known here, no settle may store a
@@ -578,7 +576,10 @@ impl Flight {
         }
         if let Some(position) = &batch.position {
             self.stored_position = Some(position.clone());
+            self.durable = position.clone();
         }
+        self.storing_position = false;
+        self.holds_under_way = PartitionSet::EMPTY;
         put_off
     }
 
@@ -622,8 +623,10 @@ impl Flight {
     pub(crate) fn activate(&mut self, taken: &[Taken], recall: &Recall, hold_failing: bool, now: Instant) {
         for part in taken {
             self.owned.activate(part.partition, part.epoch);
-            if part.position.seq < self.position.seq {
-                self.position = part.position.clone();
+            for position in [&mut self.position, &mut self.durable] {
+                if part.position.seq < position.seq {
+                    *position = part.position.clone();
+                }
             }
         }
         for hold in &recall.holds {
@@ -637,16 +640,20 @@ impl Flight {
         self.suspects.extend(&recall.suspects);
     }
 
-    /// Whether nothing of a partition is running or unsettled.
+    /// Whether nothing of a partition is running or waits to be settled.
     pub(crate) fn is_quiet(&self, partition: Partition) -> bool {
         self.busy[usize::from(partition.0)] == 0
+            && !self.holds_under_way.contains(partition)
+            && !self.lanes.changes_holds_of(partition)
     }
 
     /// Forgets partitions that are given up, and tells what their next owner must know.
     pub(crate) fn give_up(&mut self, partitions: PartitionSet, suspects: u32) -> (Vec<Released>, Position) {
-        let position = self.safe_position();
-        let inherits = if self.suspects.is_empty() { 0 } else { suspects };
+        // What is not settled, or whose hold is not written, is found again only from the durable position.
+        let quiet = partitions.iter().all(|partition| self.is_quiet(partition));
+        let position = if quiet { self.safe_position() } else { self.durable.clone() };
         let position = if position == NOWHERE { Position::START } else { position };
+        let inherits = if self.suspects.is_empty() { 0 } else { suspects };
         let released = partitions
             .iter()
             .map(|partition| Released {
@@ -675,7 +682,9 @@ impl Flight {
         self.busy.fill(0);
         self.stored_position = None;
         self.position = NOWHERE;
+        self.durable = NOWHERE;
         self.storing_position = false;
+        self.holds_under_way = PartitionSet::EMPTY;
         let stale = self.outcomes.len();
         self.outcomes.clear();
         stale
