@@ -94,8 +94,7 @@ impl Ownership {
         if let Ok(done) = timeout_at(deadline, self.tend(&lease)).await {
             return done;
         }
-        self.shared
-            .lose_lease("the database did not answer before the lease ran out");
+        self.shared.lose_lease("the database did not answer before the lease ran out");
         Err(StoreError::new(StoreErrorKind::Unavailable, "the database did not answer in time"))
     }
 
@@ -145,11 +144,7 @@ impl Ownership {
         if !self.leaving.is_empty() {
             self.hand_over(lease).await?;
         }
-        Ok(if self.in_company {
-            self.renew_at.min(self.glance_at)
-        } else {
-            self.renew_at
-        })
+        Ok(if self.in_company { self.renew_at.min(self.glance_at) } else { self.renew_at })
     }
 
     async fn renew(&mut self, lease: &Lease) -> Result<Option<Renewal>, StoreError> {
@@ -159,11 +154,7 @@ impl Ownership {
         let Some(mut renewal) = shared.store.renew(lease, shared.settings.stale_after).await? else {
             return Ok(None);
         };
-        shared
-            .flight
-            .lock()
-            .owned
-            .renewed(lease, sent + shared.settings.stale_after);
+        shared.flight.lock().owned.renewed(lease, sent + shared.settings.stale_after);
         self.renew_at = sent + shared.settings.heartbeat;
         let alone = renewal.nodes.iter().all(|node| node.node == lease.node);
         if !alone && !self.in_company && renewal.nodes.iter().any(|node| !node.live) {
@@ -190,12 +181,7 @@ impl Ownership {
     /// Takes what is free, and at times gives up what is too much. `false` if the taking must wait.
     async fn share(&mut self, lease: &Lease, renewal: &Renewal) -> Result<bool, StoreError> {
         let shared = self.shared.clone();
-        let live: Vec<NodeId> = renewal
-            .nodes
-            .iter()
-            .filter(|node| node.live)
-            .map(|node| node.node.clone())
-            .collect();
+        let live: Vec<NodeId> = renewal.nodes.iter().filter(|node| node.live).map(|node| node.node.clone()).collect();
         let share = share_out(&lease.node, &live, &renewal.owners);
 
         let known = shared.flight.lock().owned.known();

@@ -144,9 +144,6 @@ impl Shared {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared")
-            .field("node", &self.node)
-            .field("routes", &self.routes)
-            .finish_non_exhaustive()
+        f.debug_struct("Shared").field("node", &self.node).field("routes", &self.routes).finish_non_exhaustive()
     }
 }

@@ -50,10 +50,7 @@ pub(crate) struct Signals {
 const FAR: Duration = Duration::from_hours(1);
 
 /// The position of a node that owns nothing yet: above that of every partition it may take.
-const NOWHERE: Position = Position {
-    seq: Seq(i64::MAX),
-    token: None,
-};
+const NOWHERE: Position = Position { seq: Seq(i64::MAX), token: None };
 
 #[derive(Debug)]
 pub(crate) struct Flight {
@@ -157,14 +154,7 @@ impl Flight {
     /// Reserves a number that was written and is not yet committed.
     pub(crate) fn reserve(&mut self, seq: Seq, partition: Partition, expires: Instant) -> Option<Epoch> {
         let epoch = self.owned.epoch(partition)?;
-        self.entries.insert(
-            seq,
-            Entry {
-                partition,
-                epoch,
-                state: State::Reserved { expires, passed: false },
-            },
-        );
+        self.entries.insert(seq, Entry { partition, epoch, state: State::Reserved { expires, passed: false } });
         Some(epoch)
     }
 
@@ -176,21 +166,11 @@ impl Flight {
             let (seq, partition, epoch) =
                 (job.delivery.seq(), job.delivery.record().partition, job.delivery.fencing_token());
             let live = self.owned.epoch(partition) == Some(epoch)
-                && self
-                    .entries
-                    .get(&seq)
-                    .is_some_and(|entry| matches!(entry.state, State::Reserved { .. }));
+                && self.entries.get(&seq).is_some_and(|entry| matches!(entry.state, State::Reserved { .. }));
             if !live {
                 signals.reader = true;
             } else if self.queues.offer_hot(job).is_ok() {
-                self.entries.insert(
-                    seq,
-                    Entry {
-                        partition,
-                        epoch,
-                        state: State::Waiting,
-                    },
-                );
+                self.entries.insert(seq, Entry { partition, epoch, state: State::Waiting });
                 confirmed.enqueued += 1;
             } else {
                 self.abandon(seq);
@@ -204,22 +184,14 @@ impl Flight {
 
     /// The transaction is rolled back: the row will never be.
     pub(crate) fn rolled_back(&mut self, seq: Seq) {
-        if self
-            .entries
-            .get(&seq)
-            .is_some_and(|entry| matches!(entry.state, State::Reserved { .. }))
-        {
+        if self.entries.get(&seq).is_some_and(|entry| matches!(entry.state, State::Reserved { .. })) {
             self.entries.remove(&seq);
         }
     }
 
     /// Nobody will confirm this reservation: if the reader has passed the row, it must be looked up.
     pub(crate) fn abandon(&mut self, seq: Seq) {
-        if let Some(Entry {
-            state: State::Reserved { passed, .. },
-            ..
-        }) = self.entries.get(&seq)
-        {
+        if let Some(Entry { state: State::Reserved { passed, .. }, .. }) = self.entries.get(&seq) {
             if *passed {
                 self.missed.push(seq);
             }
@@ -251,9 +223,7 @@ impl Flight {
         if self.tombstones.contains(&candidate.seq) || !self.owned.is_active(candidate.partition) {
             return false;
         }
-        candidate
-            .key
-            .is_none_or(|key| !self.lanes.pass_over(key, candidate.seq, now))
+        candidate.key.is_none_or(|key| !self.lanes.pass_over(key, candidate.seq, now))
     }
 
     /// Brings rows that were read, in their order, into the queues and lanes. Those that can't be decoded
@@ -272,43 +242,20 @@ impl Flight {
             let record = match row {
                 Row::Event(record) => record,
                 Row::Broken { reason, .. } => {
-                    if key
-                        .as_ref()
-                        .is_none_or(|key| self.lanes.place_broken(key, seq, partition, hold, now))
-                    {
+                    if key.as_ref().is_none_or(|key| self.lanes.place_broken(key, seq, partition, hold, now)) {
                         let error = Failure::Undecodable(reason).to_string();
                         placed.broken.push((seq, error.clone()));
-                        let change = Change::Dead {
-                            attempts: 0,
-                            error,
-                            hold,
-                        };
-                        self.entries.insert(
-                            seq,
-                            Entry {
-                                partition,
-                                epoch,
-                                state: State::Unsettled,
-                            },
-                        );
+                        let change = Change::Dead { attempts: 0, error, hold };
+                        self.entries.insert(seq, Entry { partition, epoch, state: State::Unsettled });
                         self.busy[usize::from(partition.0)] += 1;
-                        self.outcomes.push(Settlement {
-                            seq,
-                            partition,
-                            epoch,
-                            key,
-                            change,
-                        });
+                        self.outcomes.push(Settlement { seq, partition, epoch, key, change });
                         placed.signals.settler = true;
                     }
                     continue;
                 }
             };
             let written = now.checked_sub(database_now.since(record.created_at)).unwrap_or(now);
-            let job = Job {
-                delivery: Delivery::new(record, epoch),
-                written,
-            };
+            let job = Job { delivery: Delivery::new(record, epoch), written };
             let lane = match &key {
                 Some(key) => self.lanes.place(key, job, now),
                 None => Placed::Ready(job),
@@ -321,14 +268,7 @@ impl Flight {
                 Placed::Parked => {}
                 Placed::LeftBeyond => continue,
             }
-            self.entries.insert(
-                seq,
-                Entry {
-                    partition,
-                    epoch,
-                    state: State::Waiting,
-                },
-            );
+            self.entries.insert(seq, Entry { partition, epoch, state: State::Waiting });
         }
         placed.signals.workers = placed.signals.workers.min(self.idle_workers);
         placed
@@ -463,13 +403,7 @@ impl Flight {
         entry.state = State::Unsettled;
         self.suspects.remove(&seq);
         let key = delivery.event().key();
-        self.outcomes.push(Settlement {
-            seq,
-            partition,
-            epoch,
-            key: key.cloned(),
-            change: end.change,
-        });
+        self.outcomes.push(Settlement { seq, partition, epoch, key: key.cloned(), change: end.change });
         let mut signals = Signals {
             settler: self.outcomes.len() == 1,
             full_batch: self.outcomes.len() == self.settle_batch,
@@ -595,15 +529,8 @@ impl Flight {
     /// How far a new owner may begin: below everything that only this memory knows of. What is among the
     /// outcomes of a batch needs no memory once the batch is durable.
     pub(crate) fn safe_position(&self) -> Position {
-        let waiting = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| entry.state != State::Unsettled)
-            .map(|(seq, _)| *seq);
-        let lowest = waiting
-            .chain(self.missed.iter().copied())
-            .chain(self.lanes.lowest_uncovered())
-            .min();
+        let waiting = self.entries.iter().filter(|(_, entry)| entry.state != State::Unsettled).map(|(seq, _)| *seq);
+        let lowest = waiting.chain(self.missed.iter().copied()).chain(self.lanes.lowest_uncovered()).min();
         let mut position = match lowest {
             Some(seq) => self.position.at_most(Seq(seq.0 - 1)),
             None => self.position.clone(),
@@ -654,13 +581,8 @@ impl Flight {
         let position = if quiet { self.safe_position() } else { self.durable.clone() };
         let position = if position == NOWHERE { Position::START } else { position };
         let inherits = if self.suspects.is_empty() { 0 } else { suspects };
-        let released = partitions
-            .iter()
-            .map(|partition| Released {
-                partition,
-                suspects: inherits,
-            })
-            .collect::<Vec<_>>();
+        let released =
+            partitions.iter().map(|partition| Released { partition, suspects: inherits }).collect::<Vec<_>>();
         self.entries.retain(|_, entry| !partitions.contains(entry.partition));
         self.lanes.retain(|partition| !partitions.contains(partition));
         self.outcomes.retain(|outcome| !partitions.contains(outcome.partition));
@@ -702,32 +624,12 @@ impl Flight {
         let partition = entry.partition;
         if started {
             // It was counted as a suspect's start, and must not look like a crash.
-            self.entries.insert(
-                seq,
-                Entry {
-                    partition,
-                    epoch,
-                    state: State::Unsettled,
-                },
-            );
+            self.entries.insert(seq, Entry { partition, epoch, state: State::Unsettled });
             let key = delivery.event().key().cloned();
-            self.outcomes.push(Settlement {
-                seq,
-                partition,
-                epoch,
-                key,
-                change: Change::Interrupted,
-            });
+            self.outcomes.push(Settlement { seq, partition, epoch, key, change: Change::Interrupted });
         } else {
             self.busy[usize::from(partition.0)] -= 1;
-            self.entries.insert(
-                seq,
-                Entry {
-                    partition,
-                    epoch,
-                    state: State::Waiting,
-                },
-            );
+            self.entries.insert(seq, Entry { partition, epoch, state: State::Waiting });
         }
     }
 }

@@ -57,10 +57,7 @@ impl Owned {
 
     pub(crate) fn lose(&mut self) {
         let closed = self.closed;
-        *self = Self {
-            closed,
-            ..Self::default()
-        };
+        *self = Self { closed, ..Self::default() };
     }
 
     /// Nothing new is started from now on.
@@ -135,11 +132,7 @@ impl Owned {
 
     /// The epoch under which a write may reserve.
     pub(crate) fn epoch(&self, partition: Partition) -> Option<Epoch> {
-        if self.closed {
-            None
-        } else {
-            self.active_epoch(partition)
-        }
+        if self.closed { None } else { self.active_epoch(partition) }
     }
 
     /// Every partition this node knows to be its own.
