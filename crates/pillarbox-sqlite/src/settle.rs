@@ -188,7 +188,7 @@ fn sort<'a>(outcomes: &'a [Settlement], epochs: &[Option<i64>]) -> Sorted<'a> {
             Change::Delete => sorted.deleted.push(outcome.seq),
             Change::Interrupted => sorted.interrupted.push(outcome.seq),
             Change::Retry { attempts, after, error, progress } => {
-                sorted.retried.push((outcome.seq.0, *attempts, micros(*after), error.as_deref(), progress.as_deref()))
+                sorted.retried.push((outcome.seq.0, *attempts, micros(*after), error.as_deref(), progress.as_deref()));
             }
             Change::Dead { attempts, error, hold } => {
                 sorted.dead.push((outcome.seq.0, *attempts, error));

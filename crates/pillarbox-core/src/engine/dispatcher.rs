@@ -70,6 +70,7 @@ impl Worker {
             self.deliver(job, &session, &abort).await;
             self.shared.running.fetch_sub(1, Ordering::Relaxed);
             if self.serves == Serves::Suspects {
+                self.shared.full_batch.notify_one();
                 self.until_settled(seq, &stop).await;
             }
         }

@@ -19,7 +19,7 @@ use super::{
     settings::Settings,
 };
 use crate::{
-    domain::{NodeId, Timestamp},
+    domain::{Lease, NodeId, Timestamp},
     observe::Meters,
     port::{Clock, Store},
 };
@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     pub(crate) own: Notify,
     pub(crate) hints: Notify,
     pub(crate) hinted: Mutex<crate::domain::PartitionSet>,
-    /// Cancelled when the lease is lost: running handlers are dropped. Replaced at the next join.
+    /// Cancelled and replaced when the lease is lost: running handlers are dropped.
     pub(crate) session: Mutex<CancellationToken>,
     /// How far the database's clock is ahead of the host's, in microseconds, as last seen.
     database_ahead: AtomicI64,
@@ -108,11 +108,12 @@ impl Shared {
         }
     }
 
-    /// The lease is not in force any more: whatever runs is dropped, and whatever waits is forgotten.
-    pub(crate) fn lose_lease(&self, why: &str) {
+    /// A lease is not in force any more: whatever runs under it is dropped, and whatever waits is forgotten.
+    /// Nothing happens if the node has another lease by now.
+    pub(crate) fn lose_lease(&self, lease: &Lease, why: &str) {
         let stale = {
             let mut flight = self.flight.lock();
-            if flight.owned.lease().is_none() {
+            if flight.owned.lease() != Some(lease) {
                 return;
             }
             flight.lose_everything()

@@ -30,7 +30,6 @@ fn all() -> Query {
 }
 
 #[tokio::test]
-#[expect(clippy::too_many_lines, reason = "a table of cases")]
 async fn lists_match_every_filter() {
     let outbox = some_dead().await;
     let only = |status| Query { statuses: vec![status], ..Query::default() };

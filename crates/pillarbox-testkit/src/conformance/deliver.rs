@@ -421,7 +421,8 @@ pub async fn each_of_many_events_is_delivered_exactly_once<B: Backend>() {
             tokio::spawn(async move {
                 let mut ids = Vec::new();
                 for batch in 0..100 {
-                    let of = |n: usize| if n.is_multiple_of(4) { keyed(&format!("{writer}-{}", n % 5)) } else { event() };
+                    let of =
+                        |n: usize| if n.is_multiple_of(4) { keyed(&format!("{writer}-{}", n % 5)) } else { event() };
                     ids.extend(write(&outbox, (0..=(batch % 10)).map(of)).await);
                 }
                 ids

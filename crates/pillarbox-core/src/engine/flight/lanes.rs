@@ -363,6 +363,7 @@ impl Lanes {
             kept
         });
         self.changes.retain(|change| keep(change.partition()));
+        self.dry.retain(|key| self.by_key.contains_key(key));
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
