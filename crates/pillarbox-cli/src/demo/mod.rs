@@ -105,7 +105,6 @@ async fn run_in(
     let ledger = Arc::new(Ledger::new());
     let counters = Arc::new(Counters::default());
     let plan = Plan::new(args.events, WRITERS);
-    let stop = CancellationToken::new();
     let outbox = start(database, &ledger).await?;
     let progress = tokio::spawn(progress::run(
         Show::choose(args.json, quiet_logs),
@@ -122,7 +121,7 @@ async fn run_in(
         ledger: ledger.clone(),
         counters,
         pace: Pace::new(args.rate),
-        stop: stop.clone(),
+        stop: CancellationToken::new(),
     });
     let worked = work(database, &shop, interrupt).await;
     outbox.shutdown().await;

@@ -13,7 +13,7 @@ fn pillarbox(arguments: &[&str]) -> Output {
         .args(arguments)
         .env_remove("RUST_LOG")
         .output()
-        .unwrap()
+        .expect("the program runs")
 }
 
 fn stderr(output: &Output) -> String {
@@ -25,17 +25,24 @@ fn demo(arguments: &[&str]) -> Value {
     let output = pillarbox(&[&["demo", "--json"], arguments].concat());
     assert!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
     assert_eq!(stderr(&output), "");
-    let figures: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let figures: Value = serde_json::from_slice(&output.stdout).expect("stdout is one JSON object");
     assert_eq!(figures["verdict"], "ok");
     figures
 }
 
 async fn open(path: &Path) -> SqliteConnection {
-    SqliteConnectOptions::new().filename(path).connect().await.unwrap()
+    SqliteConnectOptions::new()
+        .filename(path)
+        .connect()
+        .await
+        .expect("the database opens")
 }
 
 async fn count(db: &mut SqliteConnection, sql: &'static str) -> u64 {
-    sqlx::query_scalar(sql).fetch_one(db).await.unwrap()
+    sqlx::query_scalar(sql)
+        .fetch_one(db)
+        .await
+        .expect("the statement is valid")
 }
 
 #[test]
