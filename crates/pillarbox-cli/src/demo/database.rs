@@ -57,11 +57,14 @@ impl Database {
         let (path, folder) = if let Some(url) = url {
             (path_of(url)?, None)
         } else {
-            let folder = tempfile::Builder::new().prefix("pillarbox-demo-").tempdir().map_err(|error| {
-                Error::new("no temporary folder could be made")
-                    .caused_by(error)
-                    .advice("name a database with --db FILE, or another folder with TMPDIR")
-            })?;
+            let folder = tempfile::Builder::new()
+                .prefix("pillarbox-demo-")
+                .tempdir()
+                .map_err(|error| {
+                    Error::new("no temporary folder could be made")
+                        .caused_by(error)
+                        .advice("name a database with --db FILE, or another folder with TMPDIR")
+                })?;
             (folder.path().join("shop.db"), Some(folder))
         };
         let opened = |error: pillarbox::StoreError| {
@@ -69,7 +72,9 @@ impl Database {
                 .caused_by(error)
                 .advice("--db takes the path of a SQLite file in a folder that exists and can be written to")
         };
-        let text = path.to_str().ok_or_else(|| Error::new("the path of the database is not UTF-8"))?;
+        let text = path
+            .to_str()
+            .ok_or_else(|| Error::new("the path of the database is not UTF-8"))?;
         let store = Options::new().prefix(PREFIX).open(text).await.map_err(opened)?;
         store.migrate().await.map_err(opened)?;
         alone(&store, &path).await?;
@@ -114,12 +119,19 @@ impl Database {
 
     /// Every event of this run in the outbox's table.
     pub(super) async fn stored(&self) -> Result<Vec<Stored>, Error> {
-        let sql = "select event_id, status, event_type, aggregate_type, aggregate_id from demo_event where tenant_id = ?";
-        let rows = sqlx::query(sql).bind(self.run.tenant()).fetch_all(self.store.pool()).await;
+        let sql =
+            "select event_id, status, event_type, aggregate_type, aggregate_id from demo_event where tenant_id = ?";
+        let rows = sqlx::query(sql)
+            .bind(self.run.tenant())
+            .fetch_all(self.store.pool())
+            .await;
         rows.map_err(uncounted)?
             .iter()
             .map(|row| {
-                let id: EventId = row.try_get::<&str, _>(0)?.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+                let id: EventId = row
+                    .try_get::<&str, _>(0)?
+                    .parse()
+                    .map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
                 Ok(Stored {
                     id,
                     status: row.try_get(1)?,
@@ -151,7 +163,10 @@ impl Database {
             .map_err(uncounted)?;
         let step = |number: u8| Step::ALL.into_iter().find(|step| *step as u8 == number);
         Ok(Shop {
-            orders: orders.into_iter().filter_map(|(id, number)| Some((id, step(number)?))).collect(),
+            orders: orders
+                .into_iter()
+                .filter_map(|(id, number)| Some((id, step(number)?)))
+                .collect(),
             customers: customers.into_iter().collect::<HashMap<_, _>>(),
             signups: signups.into_iter().collect::<HashSet<_>>(),
         })
@@ -171,9 +186,10 @@ fn what(event_type: &str, aggregate_type: &str, aggregate_id: &str) -> Option<Wh
 /// The file that a URL or a path names.
 fn path_of(url: &str) -> Result<PathBuf, Error> {
     // A path of Windows begins with a letter and a colon.
-    let scheme = url.split_once(':').map(|(scheme, _)| scheme).filter(|scheme| {
-        scheme.len() > 1 && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
-    });
+    let scheme = url
+        .split_once(':')
+        .map(|(scheme, _)| scheme)
+        .filter(|scheme| scheme.len() > 1 && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)));
     let path = match scheme {
         None => url,
         Some("sqlite") => {
@@ -254,6 +270,11 @@ mod tests {
         }
         assert!(path_of("sqlite::memory:").unwrap_err().to_string().contains("memory"));
         assert!(path_of("").is_err());
-        assert!(path_of("sqlite:a.db?mode=ro").unwrap_err().to_string().contains("parameters"));
+        assert!(
+            path_of("sqlite:a.db?mode=ro")
+                .unwrap_err()
+                .to_string()
+                .contains("parameters")
+        );
     }
 }

@@ -168,7 +168,14 @@ mod tests {
     #[test]
     fn percentiles_are_taken_from_the_values_themselves() {
         let latency = Latency::of((1..=100).map(|ms| ms * 1_000_000).collect());
-        assert_eq!(latency, Latency { p50: 50.0, p99: 99.0, max: 100.0 });
+        assert_eq!(
+            latency,
+            Latency {
+                p50: 50.0,
+                p99: 99.0,
+                max: 100.0
+            }
+        );
         assert_eq!(Latency::of(vec![]), Latency::default());
         assert!((Latency::of(vec![3_000_000]).p99 - 3.0).abs() < 1e-9);
     }
@@ -181,8 +188,20 @@ mod tests {
             let what = What::Order(nth, Step::Placed);
             let place = Some(Place { customer, nth });
             let fate = Fate::Fine;
-            run.committed.push(Committed { id, what, place, fate, at: committed });
-            run.attempts.extend(calls.iter().map(|(at, ok)| Attempt { id, what, place, ok: *ok, at: *at }));
+            run.committed.push(Committed {
+                id,
+                what,
+                place,
+                fate,
+                at: committed,
+            });
+            run.attempts.extend(calls.iter().map(|(at, ok)| Attempt {
+                id,
+                what,
+                place,
+                ok: *ok,
+                at: *at,
+            }));
         };
         call(1, 1, 10, &[(11, false), (50, true)]);
         call(1, 2, 20, &[(51, true)]);

@@ -117,7 +117,13 @@ impl Ledger {
             pages.failures.insert(id, failed + 1);
             pages.failed += 1;
         }
-        pages.attempts.push(Attempt { id, what, place, ok, at });
+        pages.attempts.push(Attempt {
+            id,
+            what,
+            place,
+            ok,
+            at,
+        });
         ok
     }
 

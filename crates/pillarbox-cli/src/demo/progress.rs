@@ -104,7 +104,8 @@ impl Bars {
     fn new(events: u64) -> Self {
         let all = MultiProgress::new();
         let bar = |name: &'static str, colour: &str| {
-            let template = format!("  {{prefix:<10}} {{bar:40.{colour}/238}} {{human_pos:>9}} of {{human_len}}  {{per_sec}}");
+            let template =
+                format!("  {{prefix:<10}} {{bar:40.{colour}/238}} {{human_pos:>9}} of {{human_len}}  {{per_sec}}");
             let bar = all.add(ProgressBar::new(events));
             bar.set_style(style(&template));
             bar.set_prefix(name);

@@ -168,7 +168,9 @@ impl Writer {
             if self.shop.stop.is_cancelled() {
                 break;
             }
-            let fates = (done..done + size).map(|nth| self.shop.plan.fate(self.number, nth)).collect();
+            let fates = (done..done + size)
+                .map(|nth| self.shop.plan.fate(self.number, nth))
+                .collect();
             let transaction = self.transaction(fates, end).await;
             transaction.map_err(|error| Error::new("the shop could not write to its database").caused_by(error))?;
             if end == End::Commit {
@@ -204,7 +206,13 @@ impl Writer {
         let told = ids.into_iter().zip(told);
         if end == End::Commit {
             let at = self.shop.ledger.now();
-            let committed = told.map(|(id, (what, place, fate))| Committed { id, what, place, fate, at });
+            let committed = told.map(|(id, (what, place, fate))| Committed {
+                id,
+                what,
+                place,
+                fate,
+                at,
+            });
             let count = self.written.committed.len();
             self.written.committed.extend(committed);
             self.written.commits += 1;
@@ -234,7 +242,11 @@ impl Writer {
         let oldest = if go_on { self.open.pop_front() } else { None };
         let order = match oldest {
             Some(order) => Order {
-                step: if order.step == Step::Placed { Step::Paid } else { Step::Shipped },
+                step: if order.step == Step::Placed {
+                    Step::Paid
+                } else {
+                    Step::Shipped
+                },
                 ..order
             },
             None => Order {
@@ -257,7 +269,12 @@ impl Writer {
         fate: Fate,
     ) -> Result<(What, Option<Place>, Event), Failed> {
         let run = self.shop.run;
-        let Order { id, customer, total_cents, step } = order;
+        let Order {
+            id,
+            customer,
+            total_cents,
+            step,
+        } = order;
         let nth: u32 = sqlx::query_scalar(
             "insert into demo_customer (run, id, events) values (?, ?, 1) \
              on conflict (run, id) do update set events = events + 1 returning events",
@@ -313,7 +330,11 @@ impl Writer {
         let event = Event::builder(SIGNUP)
             .aggregate("Newsletter", id.to_string())
             .tenant(run.tenant())
-            .json(&SignupEvent { signup: id, email, fate })
+            .json(&SignupEvent {
+                signup: id,
+                email,
+                fate,
+            })
             .build()?;
         Ok((What::Signup(id), None, event))
     }

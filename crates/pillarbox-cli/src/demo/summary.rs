@@ -52,11 +52,22 @@ impl Listed {
 const PROMISES: [(&str, &[Problem]); 5] = [
     (
         "every committed event was delivered, or is dead as planned",
-        &[Problem::Lost, Problem::UnplannedDeath, Problem::NotDead, Problem::Unfinished],
+        &[
+            Problem::Lost,
+            Problem::UnplannedDeath,
+            Problem::NotDead,
+            Problem::Unfinished,
+        ],
     ),
-    ("each event took effect once, after as many attempts as planned", &[Problem::Duplicate, Problem::Attempts]),
+    (
+        "each event took effect once, after as many attempts as planned",
+        &[Problem::Duplicate, Problem::Attempts],
+    ),
     ("each customer's events came in order", &[Problem::OutOfOrder]),
-    ("no rolled-back order had an event, and nothing came from nowhere", &[Problem::RolledBack, Problem::Unknown]),
+    (
+        "no rolled-back order had an event, and nothing came from nowhere",
+        &[Problem::RolledBack, Problem::Unknown],
+    ),
     ("the shop's tables and the outbox tell the same story", &[Problem::Miscount]),
 ];
 
@@ -74,11 +85,15 @@ impl Summary {
     fn text(&self, paint: Paint) -> String {
         let mut text = String::from("\n");
         for (name, figure, note) in self.lines() {
-            text += &format!("  {name:<12}{}  {}\n", paint.bold(&format!("{figure:>12}")), paint.dim(&note));
+            text += &format!("  {name:<12}{}  {}\n", paint.bold(&format!("{figure:>10}")), paint.dim(&note));
         }
         text.push('\n');
         for (promise, problems) in PROMISES {
-            let broken: Vec<_> = self.problems.iter().filter(|listed| problems.contains(&listed.problem)).collect();
+            let broken: Vec<_> = self
+                .problems
+                .iter()
+                .filter(|listed| problems.contains(&listed.problem))
+                .collect();
             if broken.is_empty() {
                 text += &format!("  {} {promise}\n", paint.green("✓"));
                 continue;
@@ -105,6 +120,11 @@ impl Summary {
         text
     }
 
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rate for the eye"
+    )]
     fn lines(&self) -> Vec<(&'static str, String, String)> {
         let f = &self.figures;
         let mut lines = vec![
@@ -112,7 +132,7 @@ impl Summary {
                 "written",
                 grouped(f.written),
                 format!(
-                    "events of {} and of signups, in {}",
+                    "events, of {} and of signups, in {}",
                     counted(f.orders, "order"),
                     counted(f.transactions, "transaction")
                 ),
@@ -122,22 +142,34 @@ impl Summary {
                 grouped(f.rolled_back),
                 format!("events, in {}", counted(f.rolled_back_transactions, "transaction")),
             ),
-            ("delivered", grouped(f.delivered), "each counted once".into()),
+            ("delivered", grouped(f.delivered), "events, each counted once".into()),
             ("retried", grouped(f.retried), "attempts after a planned failure".into()),
             ("dead", grouped(f.dead), dead_note(f)),
-            ("duplicates", grouped(f.duplicates), String::new()),
+            ("duplicates", grouped(f.duplicates), "deliveries after a success".into()),
             (
                 "latency",
                 format!("{:.1} ms", f.latency_ms.p50),
-                format!("p50, and {:.1} ms p99, from commit to handler{}", f.latency_ms.p99, held_note(f)),
+                format!("p50, and {:.1} ms p99, from commit to handler", f.latency_ms.p99),
             ),
-            ("throughput", format!("{:.0}/s", f.per_second), format!("written and delivered, over {:.1} s", f.seconds)),
+            (
+                "throughput",
+                format!("{}/s", grouped(f.per_second.round() as u64)),
+                format!("written and delivered, over {:.1} s", f.seconds),
+            ),
         ];
+        if f.held_back > 0 {
+            let note = "waited behind a failed event of their customer, and are not in the latency";
+            lines.push(("held back", grouped(f.held_back), note.into()));
+        }
         if f.waiting > 0 {
             lines.insert(5, ("waiting", grouped(f.waiting), "neither delivered nor dead".into()));
         }
         if f.leftovers > 0 {
-            lines.push(("leftovers", grouped(f.leftovers), "deliveries of events that an earlier run left here".into()));
+            lines.push((
+                "leftovers",
+                grouped(f.leftovers),
+                "deliveries of events that an earlier run left here".into(),
+            ));
         }
         lines
     }
@@ -151,14 +183,7 @@ fn dead_note(f: &Figures) -> String {
     };
     match f.dead_skipped {
         0 => planned,
-        held => format!("{planned}; {} held its customer's later events until let go", grouped(held)),
-    }
-}
-
-fn held_note(f: &Figures) -> String {
-    match f.held_back {
-        0 => String::new(),
-        held => format!("; without {} that waited behind a failed one", grouped(held)),
+        held => format!("{planned}; {} held back later events of the same customer until skipped", grouped(held)),
     }
 }
 
@@ -270,7 +295,16 @@ mod tests {
             Attempts, Duplicate, Lost, Miscount, NotDead, OutOfOrder, RolledBack, Unfinished, Unknown, UnplannedDeath,
         };
         for problem in [
-            Lost, UnplannedDeath, NotDead, Unfinished, Duplicate, Attempts, OutOfOrder, RolledBack, Unknown, Miscount,
+            Lost,
+            UnplannedDeath,
+            NotDead,
+            Unfinished,
+            Duplicate,
+            Attempts,
+            OutOfOrder,
+            RolledBack,
+            Unknown,
+            Miscount,
         ] {
             let breaks = PROMISES.iter().filter(|(_, problems)| problems.contains(&problem));
             assert_eq!(breaks.count(), 1, "{problem:?}");
