@@ -64,6 +64,10 @@ impl Worker {
         while let Some(job) = self.next(&stop).await {
             if session.is_cancelled() {
                 session = self.shared.session();
+                // The lease may have been lost after the draw: then the new session is not this job's.
+                if !self.shared.flight.lock().is_running(&job.delivery) {
+                    continue;
+                }
             }
             self.shared.running.fetch_add(1, Ordering::Relaxed);
             let seq = job.delivery.seq();

@@ -46,7 +46,8 @@ pub(crate) struct Shared {
     pub(crate) own: Notify,
     pub(crate) hints: Notify,
     pub(crate) hinted: Mutex<crate::domain::PartitionSet>,
-    /// Cancelled when the lease is lost: running handlers are dropped. Replaced at the next join.
+    /// Cancelled when the lease is lost: running handlers are dropped. Replaced then, and at no other time:
+    /// whoever keeps one that was replaced without being cancelled would never hear of a loss again.
     pub(crate) session: Mutex<CancellationToken>,
     /// How far the database's clock is ahead of the host's, in microseconds, as last seen.
     database_ahead: AtomicI64,
