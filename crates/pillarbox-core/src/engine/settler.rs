@@ -66,6 +66,11 @@ impl Settler {
             (lease, flight.take_batch(Instant::now()))
         };
         let session = shared.session();
+        let is_mine = || shared.flight.lock().owned.lease() == Some(&lease);
+        if !is_mine() {
+            // Lost before the session was asked for: it may be that of the next life.
+            return;
+        }
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
         loop {
             match shared.store.settle(&lease, &batch).await {
@@ -73,6 +78,10 @@ impl Settler {
                     shared.meters.stale_settles.increment(stale as u64);
                     let (waiting, put_off) = {
                         let mut flight = shared.flight.lock();
+                        if flight.owned.lease() != Some(&lease) {
+                            // The answer came late: what it speaks of is another life's, the position too.
+                            return;
+                        }
                         let put_off = flight.settled(&batch, Instant::now());
                         (flight.queues.waiting(), put_off)
                     };
@@ -89,7 +98,10 @@ impl Settler {
                 }
                 Ok(Settled::Fenced) => {
                     shared.meters.stale_settles.increment(batch.outcomes.len() as u64);
-                    shared.lose_lease("a settle was fenced");
+                    // Not the lease of a life that has begun meanwhile.
+                    if !session.is_cancelled() {
+                        shared.lose_lease("a settle was fenced");
+                    }
                     return;
                 }
                 Err(error) => {
