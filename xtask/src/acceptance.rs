@@ -81,12 +81,7 @@ fn check(page: &str, exists: impl Fn(&str) -> bool) -> Result<Tally, Vec<Mistake
                 Some((letter, _)) if sections.iter().any(|section| section.letter == letter) => {
                     wrong(format!("there is a section {letter} already"));
                 }
-                Some((letter, promised)) => sections.push(Section {
-                    letter,
-                    line,
-                    promised,
-                    found: 0,
-                }),
+                Some((letter, promised)) => sections.push(Section { letter, line, promised, found: 0 }),
                 None => wrong("a section's heading looks like `## W · Writing (10 rows)`".into()),
             }
             continue;
@@ -128,10 +123,7 @@ fn check(page: &str, exists: impl Fn(&str) -> bool) -> Result<Tally, Vec<Mistake
         });
     }
     if sections.is_empty() {
-        mistakes.push(Mistake {
-            line: 1,
-            words: "the page has no section".into(),
-        });
+        mistakes.push(Mistake { line: 1, words: "the page has no section".into() });
     }
     if mistakes.is_empty() { Ok(tally) } else { Err(mistakes) }
 }
@@ -151,16 +143,9 @@ fn section(heading: &str) -> Option<(char, usize)> {
 /// The cells of a table's row; none for other lines and for the table's head.
 fn cells(text: &str) -> Option<Vec<&str>> {
     let inner = text.trim().strip_prefix('|')?;
-    let cells: Vec<_> = inner
-        .strip_suffix('|')
-        .unwrap_or(inner)
-        .split('|')
-        .map(str::trim)
-        .collect();
-    let is_head = cells[0] == "id"
-        || cells
-            .iter()
-            .all(|cell| !cell.is_empty() && cell.trim_matches(['-', ':']).is_empty());
+    let cells: Vec<_> = inner.strip_suffix('|').unwrap_or(inner).split('|').map(str::trim).collect();
+    let is_head =
+        cells[0] == "id" || cells.iter().all(|cell| !cell.is_empty() && cell.trim_matches(['-', ':']).is_empty());
     (!is_head).then_some(cells)
 }
 
@@ -173,19 +158,13 @@ struct Proof<'a> {
 /// Reads a cell of proofs.
 fn proofs(cell: &str) -> Result<Proof<'_>, String> {
     if cell == "open" {
-        return Ok(Proof {
-            names: Vec::new(),
-            open: true,
-        });
+        return Ok(Proof { names: Vec::new(), open: true });
     }
     let (names, open) = match cell.split_once("; open: ") {
         Some((names, rest)) => (names, !rest.trim().is_empty()),
         None => (cell, false),
     };
-    let mut proof = Proof {
-        names: Vec::new(),
-        open,
-    };
+    let mut proof = Proof { names: Vec::new(), open };
     for name in names.split(',').map(str::trim) {
         match name.strip_prefix('`').and_then(|name| name.strip_suffix('`')) {
             Some(name) if !name.is_empty() && !name.contains('`') => proof.names.push(name),
@@ -209,9 +188,7 @@ fn is_proof(tests: &Tests, name: &str) -> bool {
     let last = name.rsplit("::").next().unwrap_or(name);
     tests.get(last).is_some_and(|paths| {
         // What the sources tell is the last part alone; the runner knows the whole path.
-        paths
-            .iter()
-            .any(|path| path == last || path == name || path.ends_with(&format!("::{name}")))
+        paths.iter().any(|path| path == last || path == name || path.ends_with(&format!("::{name}")))
     })
 }
 
@@ -244,12 +221,9 @@ fn functions(source: &str) -> impl Iterator<Item = &str> {
     source.lines().filter_map(|line| {
         let code = line.split("//").next().unwrap_or("").trim_start();
         let (before, after) = code.split_once("fn ")?;
-        let is_item = before
-            .split_whitespace()
-            .all(|word| ["async", "const"].contains(&word) || word.starts_with("pub"));
-        let end = after
-            .find(|c: char| !c.is_alphanumeric() && c != '_')
-            .unwrap_or(after.len());
+        let is_item =
+            before.split_whitespace().all(|word| ["async", "const"].contains(&word) || word.starts_with("pub"));
+        let end = after.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(after.len());
         (is_item && end > 0).then(|| &after[..end])
     })
 }
@@ -282,23 +256,9 @@ mod tests {
     #[test]
     fn rows_are_counted_by_where_they_stand() {
         let tally = page("| W1 | one | open |\n| W2 | two | `a_test`, `b_test` |\n\nwords\n").unwrap();
-        assert_eq!(
-            tally,
-            Tally {
-                proved: 1,
-                partly: 0,
-                open: 1
-            }
-        );
+        assert_eq!(tally, Tally { proved: 1, partly: 0, open: 1 });
         let tally = page("| W1 | one | `a_test`; open: the rest |\n| W2 | two | `a_test` |\n").unwrap();
-        assert_eq!(
-            tally,
-            Tally {
-                proved: 1,
-                partly: 1,
-                open: 0
-            }
-        );
+        assert_eq!(tally, Tally { proved: 1, partly: 1, open: 0 });
     }
 
     #[test]

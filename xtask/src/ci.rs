@@ -38,14 +38,8 @@ pub(crate) fn run() -> Result<(), Failed> {
         Step::new(
             "docs",
             Work::Run(
-                Command::cargo([
-                    "doc",
-                    "--workspace",
-                    "--no-deps",
-                    "--all-features",
-                    "--document-private-items",
-                ])
-                .env("RUSTDOCFLAGS", DENY_WARNINGS),
+                Command::cargo(["doc", "--workspace", "--no-deps", "--all-features", "--document-private-items"])
+                    .env("RUSTDOCFLAGS", DENY_WARNINGS),
             ),
         ),
         Step::new("tests", Work::Run(tests)),

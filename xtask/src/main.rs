@@ -57,9 +57,7 @@ fn main() -> ExitCode {
 }
 
 fn bench(args: &[String]) -> Result<(), Failed> {
-    Command::cargo(["run", "--release", "--quiet", "--package", "pillarbox-bench", "--"])
-        .args(args)
-        .run()
+    Command::cargo(["run", "--release", "--quiet", "--package", "pillarbox-bench", "--"]).args(args).run()
 }
 
 fn no_args(args: &[String]) -> Result<(), Failed> {

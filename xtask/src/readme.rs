@@ -65,13 +65,7 @@ fn snippets(page: &str) -> Result<usize, Failed> {
 fn passed(output: &str) -> usize {
     output
         .lines()
-        .filter_map(|line| {
-            line.strip_prefix("test result: ok. ")?
-                .split(' ')
-                .next()?
-                .parse::<usize>()
-                .ok()
-        })
+        .filter_map(|line| line.strip_prefix("test result: ok. ")?.split(' ').next()?.parse::<usize>().ok())
         .sum()
 }
 

@@ -42,10 +42,7 @@ pub(crate) struct Command {
 impl Command {
     /// `cargo` with these arguments.
     pub(crate) fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Self {
-        Self {
-            env: Vec::new(),
-            args: args.into_iter().map(str::to_owned).collect(),
-        }
+        Self { env: Vec::new(), args: args.into_iter().map(str::to_owned).collect() }
     }
 
     /// Adds arguments.
@@ -97,18 +94,12 @@ impl Command {
         // Cargo names itself here, so that the toolchain in use stays in use.
         let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
         let mut process = process::Command::new(cargo);
-        process
-            .args(&self.args)
-            .envs(self.env.iter().copied())
-            .current_dir(workspace::root());
+        process.args(&self.args).envs(self.env.iter().copied()).current_dir(workspace::root());
         // `cargo run` tells this program about its own package. Handed on, it would make build scripts that
         // look at these variables run again.
         for (name, _) in env::vars_os() {
             let text = name.to_string_lossy();
-            if ["CARGO_PKG_", "CARGO_MANIFEST_"]
-                .iter()
-                .any(|prefix| text.starts_with(prefix))
-            {
+            if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|prefix| text.starts_with(prefix)) {
                 process.env_remove(name);
             }
         }

@@ -1,2 +1,66 @@
-//! The `pillarbox` program.
-fn main() {}
+//! The `pillarbox` program. One module a subcommand; this file only chooses.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+mod demo;
+mod error;
+
+use error::Error;
+
+/// A transactional outbox: events commit with your data, and reach their handlers at least once, in order
+/// per key.
+#[derive(Debug, Parser)]
+#[command(name = "pillarbox", version, about, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+
+    /// Log what the outbox does, to stderr; twice for more. RUST_LOG goes before it.
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    verbose: u8,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(demo::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let quiet = start_logs(cli.verbose);
+    let end = match cli.command {
+        Command::Demo(args) => on_runtime(demo::run(args, quiet)),
+    };
+    end.unwrap_or_else(|error| {
+        error.print();
+        ExitCode::FAILURE
+    })
+}
+
+fn on_runtime(work: impl Future<Output = Result<ExitCode, Error>>) -> Result<ExitCode, Error> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::new("the runtime could not be started").caused_by(error))?
+        .block_on(work)
+}
+
+/// Returns whether logs are rare enough to draw on the terminal beside them.
+fn start_logs(verbose: u8) -> bool {
+    let from_environment = std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty());
+    let filter = from_environment.as_deref().unwrap_or(match verbose {
+        // The dispatcher says which events fail and die. In a demo, they are meant to.
+        0 => "error,pillarbox_core::engine::dispatcher=off",
+        1 => "info",
+        _ => "info,pillarbox=debug,pillarbox_core=debug,pillarbox_sqlite=debug",
+    });
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(filter))
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .init();
+    verbose == 0 && from_environment.is_none()
+}

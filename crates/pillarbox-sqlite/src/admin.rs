@@ -95,10 +95,7 @@ impl AdminStore for SqliteStore {
             let mut events = rows
                 .and_then(|rows| rows.iter().map(found).collect::<Result<Vec<_>, _>>())
                 .map_err(|error| entered.failed(error))?;
-            let next = (events.len() > limit as usize)
-                .then(|| events.pop())
-                .flatten()
-                .map(|found| found.seq);
+            let next = (events.len() > limit as usize).then(|| events.pop()).flatten().map(|found| found.seq);
             Ok(Listing { events, next })
         })
     }
@@ -107,11 +104,9 @@ impl AdminStore for SqliteStore {
         Box::pin(async move {
             let AdminSql { count, count_dead, .. } = &self.0.sql.admin;
             let mut entered = self.0.operators.enter().await?;
-            let row = bind(if only_dead(query) { count_dead } else { count }, query)
-                .fetch_one(entered.connection()?)
-                .await;
-            row.and_then(|row| unsigned(&row, 0))
-                .map_err(|error| entered.failed(error))
+            let row =
+                bind(if only_dead(query) { count_dead } else { count }, query).fetch_one(entered.connection()?).await;
+            row.and_then(|row| unsigned(&row, 0)).map_err(|error| entered.failed(error))
         })
     }
 
@@ -214,10 +209,7 @@ impl SqliteStore {
 /// Runs a statement on a list of numbers; the numbers it returns, in order.
 async fn numbers(tx: &mut SqliteConnection, sql: &SqlStr, list: &str) -> Result<Vec<Seq>, sqlx::Error> {
     let rows = sqlx::query(sql.clone()).bind(list).fetch_all(tx).await?;
-    let mut seqs = rows
-        .iter()
-        .map(|row| row.try_get(0).map(Seq))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut seqs = rows.iter().map(|row| row.try_get(0).map(Seq)).collect::<Result<Vec<_>, _>>()?;
     seqs.sort_unstable();
     Ok(seqs)
 }

@@ -25,11 +25,7 @@ pub(crate) struct Line {
 
 impl Line {
     pub(crate) fn new(options: SqliteConnectOptions) -> Self {
-        Self {
-            options,
-            connection: Mutex::new(None),
-            broken: AtomicBool::new(false),
-        }
+        Self { options, connection: Mutex::new(None), broken: AtomicBool::new(false) }
     }
 
     /// Waits for the connection, and opens it if need be.
@@ -77,10 +73,7 @@ impl Entered<'_> {
     /// Begins a transaction that writes. Dropping it rolls back.
     pub(crate) async fn begin(&mut self) -> Result<Transaction<'_, Sqlite>, StoreError> {
         let line = self.line;
-        self.connection()?
-            .begin_with(BEGIN)
-            .await
-            .map_err(|error| line.noted(error))
+        self.connection()?.begin_with(BEGIN).await.map_err(|error| line.noted(error))
     }
 
     /// The error of a read.

@@ -70,10 +70,9 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
             }
             _ => (Rejected, "SQLite refused the statement"),
         },
-        sqlx::Error::PoolTimedOut => (
-            Unavailable,
-            "no free connection in the write pool: finish transactions sooner, or make the pool larger",
-        ),
+        sqlx::Error::PoolTimedOut => {
+            (Unavailable, "no free connection in the write pool: finish transactions sooner, or make the pool larger")
+        }
         sqlx::Error::PoolClosed => (Rejected, "the write pool is closed"),
         sqlx::Error::WorkerCrashed
         | sqlx::Error::Io(_)
@@ -87,9 +86,7 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
 }
 
 fn missing(message: &str) -> bool {
-    ["no such table", "no such column", "has no column", "no such index"]
-        .iter()
-        .any(|words| message.contains(words))
+    ["no such table", "no such column", "has no column", "no such index"].iter().any(|words| message.contains(words))
 }
 
 fn extended(error: &dyn sqlx::error::DatabaseError) -> Option<u32> {

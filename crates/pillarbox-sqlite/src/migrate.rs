@@ -37,20 +37,11 @@ impl SqliteStore {
         let (_turn, mut entered) = self.write_on(&self.0.settles).await?;
         let mut tx = entered.begin().await?;
         // Behind the write lock: of several processes one migrates, and the others find it done.
-        sqlx::query(self.0.prefix.statement(SCHEMA_TABLE))
-            .execute(&mut *tx)
-            .await
-            .map_err(error::of)?;
+        sqlx::query(self.0.prefix.statement(SCHEMA_TABLE)).execute(&mut *tx).await.map_err(error::of)?;
         let present = self.version_in(&mut tx).await?.unwrap_or(0);
         refuse_newer(present)?;
-        for (version, sql) in migrations(self.prefix())?
-            .into_iter()
-            .filter(|(version, _)| *version > present)
-        {
-            sqlx::raw_sql(AssertSqlSafe(sql))
-                .execute(&mut *tx)
-                .await
-                .map_err(error::of)?;
+        for (version, sql) in migrations(self.prefix())?.into_iter().filter(|(version, _)| *version > present) {
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(error::of)?;
             tracing::info!(version, prefix = self.prefix(), "migrated the outbox's tables");
         }
         tx.commit().await.map_err(error::of_commit)

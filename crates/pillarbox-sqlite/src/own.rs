@@ -74,10 +74,7 @@ impl OwnStore for SqliteStore {
                 .map_err(error::of)?;
             let incarnation = Incarnation(entry.try_get(0).map_err(error::of)?);
             tx.commit().await.map_err(error::of_commit)?;
-            Ok(Lease {
-                node: joining.node.clone(),
-                incarnation,
-            })
+            Ok(Lease { node: joining.node.clone(), incarnation })
         })
     }
 
@@ -97,14 +94,8 @@ impl OwnStore for SqliteStore {
                 tx.rollback().await.map_err(error::of)?;
                 return Ok(None);
             }
-            let nodes = sqlx::query(sql.nodes.clone())
-                .fetch_all(&mut *tx)
-                .await
-                .map_err(error::of)?;
-            let owners = sqlx::query(sql.owners.clone())
-                .fetch_one(&mut *tx)
-                .await
-                .map_err(error::of)?;
+            let nodes = sqlx::query(sql.nodes.clone()).fetch_all(&mut *tx).await.map_err(error::of)?;
+            let owners = sqlx::query(sql.owners.clone()).fetch_one(&mut *tx).await.map_err(error::of)?;
             tx.commit().await.map_err(error::of_commit)?;
             Ok(Some(Renewal {
                 nodes: nodes.iter().map(node_view).collect::<Result<_, _>>()?,
@@ -152,11 +143,7 @@ impl OwnStore for SqliteStore {
                 .fetch_all(&mut *tx)
                 .await
                 .map_err(error::of)?;
-            let mut taken = rows
-                .iter()
-                .map(taken)
-                .collect::<Result<Vec<_>, _>>()
-                .map_err(error::of)?;
+            let mut taken = rows.iter().map(taken).collect::<Result<Vec<_>, _>>().map_err(error::of)?;
             taken.sort_unstable_by_key(|taken| taken.partition);
             if let Some(lowest) = taken.iter().map(|taken| &taken.position).min_by_key(|position| position.seq) {
                 // The node's position is handed on with all its partitions: it must hold for these, too.
@@ -185,10 +172,7 @@ impl OwnStore for SqliteStore {
             if !self.in_force(&mut tx, lease).await? {
                 return Ok(None);
             }
-            let given: Vec<_> = partitions
-                .iter()
-                .map(|given| (given.partition.0, given.suspects))
-                .collect();
+            let given: Vec<_> = partitions.iter().map(|given| (given.partition.0, given.suspects)).collect();
             sqlx::query(self.0.sql.own.release.clone())
                 .bind(position.seq.0)
                 .bind(position.token.as_deref())
@@ -235,11 +219,7 @@ impl SqliteStore {
     /// Ends an incarnation uncleanly: its partitions become free with a raised epoch.
     async fn end(&self, tx: &mut SqliteConnection, incarnation: i64) -> Result<(), StoreError> {
         for sql in [&self.0.sql.own.free, &self.0.sql.own.remove] {
-            sqlx::query(sql.clone())
-                .bind(incarnation)
-                .execute(&mut *tx)
-                .await
-                .map_err(error::of)?;
+            sqlx::query(sql.clone()).bind(incarnation).execute(&mut *tx).await.map_err(error::of)?;
         }
         Ok(())
     }
@@ -267,10 +247,7 @@ fn taken(row: &SqliteRow) -> Result<Taken, sqlx::Error> {
     Ok(Taken {
         partition: row::partition(row, 0)?,
         epoch: Epoch(row.try_get(1)?),
-        position: Position {
-            seq: Seq(row.try_get(2)?),
-            token: row.try_get::<Option<&str>, _>(3)?.map(Into::into),
-        },
+        position: Position { seq: Seq(row.try_get(2)?), token: row.try_get::<Option<&str>, _>(3)?.map(Into::into) },
         suspects: u32::try_from(row.try_get::<i64, _>(4)?).unwrap_or(u32::MAX),
     })
 }

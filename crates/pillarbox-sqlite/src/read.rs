@@ -131,8 +131,7 @@ impl ReadStore for SqliteStore {
                 .bind(at_most(limit))
                 .fetch_all(entered.connection()?)
                 .await;
-            rows.and_then(|rows| decode_all(&rows))
-                .map_err(|error| entered.failed(error))
+            rows.and_then(|rows| decode_all(&rows)).map_err(|error| entered.failed(error))
         })
     }
 
@@ -146,8 +145,7 @@ impl ReadStore for SqliteStore {
                 .bind(row::json_numbers(seqs.iter().map(|seq| seq.0)))
                 .fetch_all(entered.connection()?)
                 .await;
-            rows.and_then(|rows| decode_all(&rows))
-                .map_err(|error| entered.failed(error))
+            rows.and_then(|rows| decode_all(&rows)).map_err(|error| entered.failed(error))
         })
     }
 
@@ -186,10 +184,7 @@ impl SqliteStore {
         let some = (scan.partitions != PartitionSet::ALL).then(|| row::json_partitions(&scan.partitions));
         // Read before the rows: when they are exhausted, nothing up to here is left, and what lies between
         // (others' rows, finished ones) need not be passed again.
-        let highest: Option<i64> = sqlx::query(sql.highest.clone())
-            .fetch_one(&mut *connection)
-            .await?
-            .try_get(0)?;
+        let highest: Option<i64> = sqlx::query(sql.highest.clone()).fetch_one(&mut *connection).await?.try_get(0)?;
         let mut rows = Vec::with_capacity(scan.limit.min(1_024));
         let mut last = scan.after.seq;
         let mut more = false;
@@ -201,13 +196,9 @@ impl SqliteStore {
             }
             // Not too few, where most rows are refused.
             let chunk = missing.max(64);
-            let mut query = sqlx::query(if some.is_some() {
-                sql.page_some.clone()
-            } else {
-                sql.page_all.clone()
-            })
-            .bind(last.0)
-            .bind(at_most(chunk));
+            let mut query = sqlx::query(if some.is_some() { sql.page_some.clone() } else { sql.page_all.clone() })
+                .bind(last.0)
+                .bind(at_most(chunk));
             if let Some(some) = &some {
                 query = query.bind(some.as_str());
             }
@@ -239,12 +230,7 @@ impl SqliteStore {
                 break;
             }
         }
-        Ok(Page {
-            rows,
-            position: Position { seq: last, token: None },
-            more,
-            now,
-        })
+        Ok(Page { rows, position: Position { seq: last, token: None }, more, now })
     }
 
     async fn read_due(
@@ -288,9 +274,7 @@ impl SqliteStore {
         let next = next.map(|row| row.try_get_unchecked(0)).transpose()?;
         Ok(Due {
             rows,
-            freed: self
-                .read_holds(connection, &partitions, Some(HoldKind::Overflow))
-                .await?,
+            freed: self.read_holds(connection, &partitions, Some(HoldKind::Overflow)).await?,
             next: next.map(|at| Timestamp::from_micros(at).since(now)),
             now,
         })
@@ -367,9 +351,7 @@ impl SqliteStore {
 }
 
 fn decode_all(rows: &[SqliteRow]) -> Result<Vec<Row>, sqlx::Error> {
-    rows.iter()
-        .map(|found| row::candidate(found).map(|candidate| row::decode(found, candidate)))
-        .collect()
+    rows.iter().map(|found| row::candidate(found).map(|candidate| row::decode(found, candidate))).collect()
 }
 
 pub(crate) fn at_most(limit: usize) -> i64 {

@@ -81,9 +81,7 @@ pub(crate) fn record(row: &SqliteRow, candidate: Candidate<'_>) -> Result<Record
     Ok(Record {
         seq: candidate.seq,
         partition: candidate.partition,
-        event: event
-            .build_with(|| id, || occurred_at)
-            .map_err(|error| error.to_string())?,
+        event: event.build_with(|| id, || occurred_at).map_err(|error| error.to_string())?,
         attempts: count(row, ATTEMPTS, "attempts")?,
         starts: count(row, STARTS, "starts")?,
         progress: optional::<&str>(row, PROGRESS, "progress")?.map(Into::into),
@@ -127,9 +125,7 @@ fn optional<'r, T: Decode<'r, Sqlite> + Type<Sqlite>>(
 /// A partition's number; the table's own check keeps others out.
 pub(crate) fn partition(row: &SqliteRow, column: usize) -> Result<Partition, sqlx::Error> {
     let number: i64 = row.try_get(column)?;
-    u8::try_from(number)
-        .map(Partition)
-        .map_err(|error| sqlx::Error::Decode(error.into()))
+    u8::try_from(number).map(Partition).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
 /// A JSON array of numbers, to be opened by `json_each`.

@@ -110,10 +110,7 @@ impl SqliteStore {
             .map_err(error::of)?;
         tx.commit().await.map_err(error::of_commit)?;
         // A broken count counts as one start: what is wrong with the row is told when it is read.
-        Ok(starts.map(|row| {
-            row.try_get::<i64, _>(0)
-                .map_or(1, |starts| u32::try_from(starts).unwrap_or(1))
-        }))
+        Ok(starts.map(|row| row.try_get::<i64, _>(0).map_or(1, |starts| u32::try_from(starts).unwrap_or(1))))
     }
 
     async fn fence(&self, tx: &mut SqliteConnection, lease: &Lease, batch: &Batch) -> Result<bool, StoreError> {
@@ -133,11 +130,8 @@ impl SqliteStore {
 
     /// The epochs of the partitions that the node owns.
     async fn epochs(&self, tx: &mut SqliteConnection, node: &NodeId) -> Result<Vec<Option<i64>>, StoreError> {
-        let row = sqlx::query(self.0.sql.settle.epochs.clone())
-            .bind(node.as_str())
-            .fetch_one(tx)
-            .await
-            .map_err(error::of)?;
+        let row =
+            sqlx::query(self.0.sql.settle.epochs.clone()).bind(node.as_str()).fetch_one(tx).await.map_err(error::of)?;
         serde_json::from_str(row.try_get(0).map_err(error::of)?).map_err(error::unreadable)
     }
 
@@ -158,11 +152,7 @@ impl SqliteStore {
                 .fetch_all(&mut *tx)
                 .await
                 .map_err(error::of)?;
-            let died: Vec<i64> = died
-                .iter()
-                .map(|row| row.try_get(0))
-                .collect::<Result<_, _>>()
-                .map_err(error::of)?;
+            let died: Vec<i64> = died.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(error::of)?;
             // A row that was finished before is no head.
             for (seq, partition, key) in sorted.holding.iter().filter(|(seq, ..)| died.contains(&seq.0)) {
                 let hold = sqlx::query(sql.hold_dead.clone()).bind(i64::from(partition.0));
@@ -197,14 +187,9 @@ fn sort<'a>(outcomes: &'a [Settlement], epochs: &[Option<i64>]) -> Sorted<'a> {
             Change::Done => sorted.done.push(outcome.seq),
             Change::Delete => sorted.deleted.push(outcome.seq),
             Change::Interrupted => sorted.interrupted.push(outcome.seq),
-            Change::Retry {
-                attempts,
-                after,
-                error,
-                progress,
-            } => sorted
-                .retried
-                .push((outcome.seq.0, *attempts, micros(*after), error.as_deref(), progress.as_deref())),
+            Change::Retry { attempts, after, error, progress } => {
+                sorted.retried.push((outcome.seq.0, *attempts, micros(*after), error.as_deref(), progress.as_deref()));
+            }
             Change::Dead { attempts, error, hold } => {
                 sorted.dead.push((outcome.seq.0, *attempts, error));
                 if let (true, Some(key)) = (hold, &outcome.key) {

@@ -277,9 +277,7 @@ impl SqliteStore {
 
 impl fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteStore")
-            .field("prefix", &self.prefix())
-            .finish_non_exhaustive()
+        f.debug_struct("SqliteStore").field("prefix", &self.prefix()).finish_non_exhaustive()
     }
 }
 

@@ -76,18 +76,13 @@ impl SqliteStore {
         };
         let end = young.map_or(last, |young| young - 1);
         let delete = match request.scope {
-            PurgeScope::Finished { .. } => sqlx::query(sql.finished.clone())
-                .bind(after)
-                .bind(end)
-                .bind(done)
-                .bind(dead),
+            PurgeScope::Finished { .. } => {
+                sqlx::query(sql.finished.clone()).bind(after).bind(end).bind(done).bind(dead)
+            }
             PurgeScope::ByAge(_) => sqlx::query(sql.aged.clone()).bind(after).bind(end).bind(done),
         };
         let rows = delete.execute(&mut *tx).await?.rows_affected();
         let over = young.is_some() || looked_at < i64::from(request.batch.max(1));
-        Ok(Purged::Removed {
-            rows,
-            next: (!over).then_some(PurgeCursor(Seq(end))),
-        })
+        Ok(Purged::Removed { rows, next: (!over).then_some(PurgeCursor(Seq(end))) })
     }
 }

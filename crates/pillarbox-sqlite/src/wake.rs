@@ -36,9 +36,7 @@ impl SqliteStore {
     /// Changes with every commit of another connection, whichever process it is in.
     async fn data_version(&self) -> Result<i64, StoreError> {
         let mut entered = self.0.news.enter().await?;
-        let row = sqlx::query("pragma data_version")
-            .fetch_one(entered.connection()?)
-            .await;
+        let row = sqlx::query("pragma data_version").fetch_one(entered.connection()?).await;
         let version = row.and_then(|row| row.try_get(0));
         version.map_err(|error| entered.failed(error))
     }

@@ -47,10 +47,7 @@ impl SqliteStore {
             for row in chunk {
                 bind(&mut arguments, row).map_err(|error| error::of(sqlx::Error::Encode(error)))?;
             }
-            let done = sqlx::query_with(sql.clone(), arguments)
-                .execute(&mut *tx)
-                .await
-                .map_err(error::of)?;
+            let done = sqlx::query_with(sql.clone(), arguments).execute(&mut *tx).await.map_err(error::of)?;
             // The one writer's statement numbers its rows without a gap, in their order.
             let last = done.last_insert_rowid();
             let first = last - i64::try_from(count).unwrap_or(0) + 1;
@@ -84,15 +81,8 @@ fn bind(arguments: &mut SqliteArguments, row: &NewRow) -> Result<(), sqlx::error
 }
 
 fn due(event: &Event) -> Option<i64> {
-    let delayed = || {
-        event
-            .deliver_after()
-            .map(|delay| crate::store::now().saturating_add(delay))
-    };
-    event
-        .available_at()
-        .or_else(delayed)
-        .map(pillarbox_core::domain::Timestamp::as_micros)
+    let delayed = || event.deliver_after().map(|delay| crate::store::now().saturating_add(delay));
+    event.available_at().or_else(delayed).map(pillarbox_core::domain::Timestamp::as_micros)
 }
 
 impl WriteStore<Transaction<'_, Sqlite>> for SqliteStore {
@@ -171,13 +161,9 @@ impl TransactStore for SqliteStore {
                     "another transaction of this process held the write lock for longer than the busy timeout",
                 )
             })?;
-            let transaction = Transaction::begin(connection, Some(SqlStr::from_static(BEGIN)))
-                .await
-                .map_err(error::of)?;
-            Ok(SqliteTransaction {
-                transaction,
-                _turn: turn,
-            })
+            let transaction =
+                Transaction::begin(connection, Some(SqlStr::from_static(BEGIN))).await.map_err(error::of)?;
+            Ok(SqliteTransaction { transaction, _turn: turn })
         })
     }
 

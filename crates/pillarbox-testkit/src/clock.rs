@@ -68,10 +68,7 @@ pub(crate) struct TimerClock {
 impl TimerClock {
     /// A clock that shows the host's time now, and from then on goes as tokio's timers do.
     pub(crate) fn new() -> Self {
-        Self {
-            began: SystemTime::now().into(),
-            since: Instant::now(),
-        }
+        Self { began: SystemTime::now().into(), since: Instant::now() }
     }
 }
 

@@ -19,11 +19,7 @@ struct Inner {
 
 impl Gate {
     pub(crate) fn closed(name: impl Into<String>) -> Self {
-        Self(Arc::new(Inner {
-            name: name.into(),
-            open: watch::Sender::new(false),
-            arrived: watch::Sender::new(0),
-        }))
+        Self(Arc::new(Inner { name: name.into(), open: watch::Sender::new(false), arrived: watch::Sender::new(0) }))
     }
 
     /// Waits until someone has come to the gate. Panics after 30 seconds of real time.

@@ -160,10 +160,7 @@ impl Event {
 
     /// Where it goes.
     pub fn route(&self) -> Route {
-        Route {
-            aggregate: self.0.aggregate_type.clone(),
-            event: self.0.event_type.clone(),
-        }
+        Route { aggregate: self.0.aggregate_type.clone(), event: self.0.event_type.clone() }
     }
 
     /// The partition that its key gives; none without a key.
@@ -317,11 +314,7 @@ impl EventBuilder {
         };
         name("content type", payload.content_type())?;
         if payload.len() > limit::PAYLOAD {
-            return Err(EventError::TooLong {
-                field: "payload",
-                bytes: payload.len(),
-                limit: limit::PAYLOAD,
-            });
+            return Err(EventError::TooLong { field: "payload", bytes: payload.len(), limit: limit::PAYLOAD });
         }
         let due = match (self.available_at, self.deliver_after) {
             (Some(_), Some(_)) => return Err(EventError::TwoDelays),
@@ -361,11 +354,7 @@ fn optional(field: &'static str, value: Option<&str>, limit: usize) -> Result<()
 
 fn check(field: &'static str, value: &str, limit: usize) -> Result<(), EventError> {
     if value.len() > limit {
-        return Err(EventError::TooLong {
-            field,
-            bytes: value.len(),
-            limit,
-        });
+        return Err(EventError::TooLong { field, bytes: value.len(), limit });
     }
     // PostgreSQL keeps no NUL in text, and what passes here must pass on every database.
     if value.contains('\0') {
@@ -435,12 +424,7 @@ mod tests {
     #[test]
     fn a_builder_made_from_an_event_gives_it_back() {
         let event = build(
-            valid()
-                .aggregate("Order", "7")
-                .tenant("t")
-                .key("k")
-                .header("a", "b")
-                .deliver_after(Duration::from_secs(3)),
+            valid().aggregate("Order", "7").tenant("t").key("k").header("a", "b").deliver_after(Duration::from_secs(3)),
         )
         .unwrap();
         assert_eq!(build(event.to_builder()).unwrap(), event);
@@ -452,11 +436,7 @@ mod tests {
         assert_eq!(of(1 << 20).unwrap().payload().len(), 1 << 20);
         assert_eq!(
             of((1 << 20) + 1),
-            Err(EventError::TooLong {
-                field: "payload",
-                bytes: (1 << 20) + 1,
-                limit: 1 << 20
-            })
+            Err(EventError::TooLong { field: "payload", bytes: (1 << 20) + 1, limit: 1 << 20 })
         );
     }
 

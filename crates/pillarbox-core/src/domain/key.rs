@@ -78,10 +78,7 @@ pub struct Route {
 impl Route {
     /// The route of events of this aggregate type and event type.
     pub fn new(aggregate: impl Into<AggregateType>, event: impl Into<EventType>) -> Self {
-        Self {
-            aggregate: aggregate.into(),
-            event: event.into(),
-        }
+        Self { aggregate: aggregate.into(), event: event.into() }
     }
 
     /// The route of events of this type that name no aggregate.

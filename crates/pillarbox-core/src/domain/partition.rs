@@ -98,19 +98,13 @@ pub fn murmur3_x86_32(bytes: &[u8], seed: u32) -> u32 {
 
     let (words, tail) = bytes.as_chunks::<4>();
     let mut hash = words.iter().fold(seed, |hash, word| {
-        (hash ^ scramble(u32::from_le_bytes(*word)))
-            .rotate_left(13)
-            .wrapping_mul(5)
-            .wrapping_add(0xe654_6b64)
+        (hash ^ scramble(u32::from_le_bytes(*word))).rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64)
     });
     let last = tail.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
     hash ^= scramble(last);
 
     // The length enters modulo 2^32, as in the reference.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the reference hashes the length modulo 2^32"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "the reference hashes the length modulo 2^32")]
     let length = bytes.len() as u32;
     hash ^= length;
     hash = (hash ^ hash >> 16).wrapping_mul(0x85eb_ca6b);

@@ -20,40 +20,24 @@ impl Payload {
     /// Serialises a value as JSON, this once.
     pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<Self, EventError> {
         let body = serde_json::to_vec(value).map_err(|error| EventError::NotJson(error.to_string()))?;
-        Ok(Self {
-            content_type: JSON.into(),
-            body: body.into(),
-            text: true,
-        })
+        Ok(Self { content_type: JSON.into(), body: body.into(), text: true })
     }
 
     /// Takes JSON text as it stands; what is not JSON is refused.
     pub fn json_text(text: impl Into<String>) -> Result<Self, EventError> {
         let text = text.into();
         serde_json::from_str::<serde::de::IgnoredAny>(&text).map_err(|error| EventError::NotJson(error.to_string()))?;
-        Ok(Self {
-            content_type: JSON.into(),
-            body: text.into(),
-            text: true,
-        })
+        Ok(Self { content_type: JSON.into(), body: text.into(), text: true })
     }
 
     /// Takes bytes of any content type.
     pub fn bytes(content_type: impl Into<Box<str>>, body: impl Into<Bytes>) -> Self {
-        Self {
-            content_type: content_type.into(),
-            body: body.into(),
-            text: false,
-        }
+        Self { content_type: content_type.into(), body: body.into(), text: false }
     }
 
     /// A payload read back from a store: `text` is whether the store kept it as text.
     pub fn stored(content_type: impl Into<Box<str>>, body: impl Into<Bytes>, text: bool) -> Self {
-        Self {
-            content_type: content_type.into(),
-            body: body.into(),
-            text,
-        }
+        Self { content_type: content_type.into(), body: body.into(), text }
     }
 
     /// What the bytes are, such as `application/json`.
@@ -68,11 +52,7 @@ impl Payload {
 
     /// The payload as text, if it was written as JSON text.
     pub fn as_text(&self) -> Option<&str> {
-        if self.text {
-            std::str::from_utf8(&self.body).ok()
-        } else {
-            None
-        }
+        if self.text { std::str::from_utf8(&self.body).ok() } else { None }
     }
 
     /// Reads the payload as JSON.

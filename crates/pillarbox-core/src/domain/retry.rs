@@ -63,13 +63,7 @@ impl RetryPolicy {
     }
 
     fn of(backoff: Backoff, base: Duration) -> Self {
-        Self {
-            backoff,
-            base,
-            max_delay: Duration::from_mins(1).max(base),
-            jitter: 0.5,
-            max_attempts: 10,
-        }
+        Self { backoff, base, max_delay: Duration::from_mins(1).max(base), jitter: 0.5, max_attempts: 10 }
     }
 
     /// What the delay is multiplied with at every failure; makes the policy exponential.

@@ -25,16 +25,11 @@ pub fn share_out(me: &NodeId, live: &[NodeId], owners: &[Option<NodeId>; Partiti
     };
     let target = Partition::COUNT / nodes.len() + usize::from(rank < Partition::COUNT % nodes.len());
 
-    let mine: Vec<Partition> = Partition::all()
-        .filter(|p| owners[usize::from(p.0)].as_ref() == Some(me))
-        .collect();
+    let mine: Vec<Partition> = Partition::all().filter(|p| owners[usize::from(p.0)].as_ref() == Some(me)).collect();
     let free = Partition::all().filter(|p| owners[usize::from(p.0)].is_none());
     Share {
         // Nodes start at different places, so that two that join at once seldom want the same.
-        take: rotate(free.collect(), rank, nodes.len())
-            .into_iter()
-            .take(target.saturating_sub(mine.len()))
-            .collect(),
+        take: rotate(free.collect(), rank, nodes.len()).into_iter().take(target.saturating_sub(mine.len())).collect(),
         release: mine.into_iter().skip(target).collect(),
     }
 }

@@ -55,10 +55,7 @@ impl FromStr for Status {
     type Err = UnknownStatus;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|status| status.as_str() == name)
-            .ok_or_else(|| UnknownStatus(name.to_owned()))
+        Self::ALL.into_iter().find(|status| status.as_str() == name).ok_or_else(|| UnknownStatus(name.to_owned()))
     }
 }
 
@@ -81,15 +78,8 @@ mod tests {
 
     #[test]
     fn only_these_changes_are_allowed() {
-        let allowed = [
-            (New, Retry),
-            (New, Done),
-            (New, Dead),
-            (Retry, Retry),
-            (Retry, Done),
-            (Retry, Dead),
-            (Dead, New),
-        ];
+        let allowed =
+            [(New, Retry), (New, Done), (New, Dead), (Retry, Retry), (Retry, Done), (Retry, Dead), (Dead, New)];
         for from in Status::ALL {
             for to in Status::ALL {
                 assert_eq!(from.may_become(to), allowed.contains(&(from, to)), "{from} to {to}");

@@ -55,11 +55,7 @@ impl From<SystemTime> for Timestamp {
 impl From<Timestamp> for SystemTime {
     fn from(time: Timestamp) -> Self {
         let span = Duration::from_micros(time.0.unsigned_abs());
-        if time.0 >= 0 {
-            UNIX_EPOCH + span
-        } else {
-            UNIX_EPOCH - span
-        }
+        if time.0 >= 0 { UNIX_EPOCH + span } else { UNIX_EPOCH - span }
     }
 }
 
@@ -84,11 +80,7 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 

@@ -72,11 +72,7 @@ enum Retry {
 impl HandlerError {
     /// An error of these words.
     pub fn msg(text: impl fmt::Display) -> Self {
-        Self {
-            text: text.to_string(),
-            class: "message",
-            retry: Retry::ByPolicy,
-        }
+        Self { text: text.to_string(), class: "message", retry: Retry::ByPolicy }
     }
 
     /// Asks for the next attempt after this time instead of the policy's. The attempt counts.
@@ -121,11 +117,7 @@ impl<E: Error> From<E> for HandlerError {
             text.push_str(&cause.to_string());
             source = cause.source();
         }
-        Self {
-            text,
-            class: type_name::<E>(),
-            retry: Retry::ByPolicy,
-        }
+        Self { text, class: type_name::<E>(), retry: Retry::ByPolicy }
     }
 }
 
@@ -247,15 +239,8 @@ mod tests {
 
     #[test]
     fn every_outcome_has_its_verdict() {
-        let retry = |attempts, after| Verdict::Retry {
-            attempts,
-            after,
-            error: "boom".into(),
-        };
-        let dead = |attempts| Verdict::Dead {
-            attempts,
-            error: "boom".into(),
-        };
+        let retry = |attempts, after| Verdict::Retry { attempts, after, error: "boom".into() };
+        let dead = |attempts| Verdict::Dead { attempts, error: "boom".into() };
         let cases = [
             (0, Ok(Outcome::Done), Verdict::Done),
             (2, Ok(Outcome::Done), Verdict::Done),

@@ -383,10 +383,7 @@ impl<S: Store> Builder<S, WriterOnly> {
     /// Removes every row that was inserted longer ago than this, delivered or not: for tables that are read
     /// by change data capture.
     pub fn purge_by_age(mut self, age: Duration) -> Self {
-        self.settings.purge = Some(PurgeOptions {
-            scope: PurgeScope::ByAge(age),
-            ..PurgeOptions::default()
-        });
+        self.settings.purge = Some(PurgeOptions { scope: PurgeScope::ByAge(age), ..PurgeOptions::default() });
         self
     }
 

@@ -24,10 +24,7 @@ impl<'a> Dead<'a> {
 
     /// A page of dead events that match, by sequence; `from` is [`Listing::next`] of the page before.
     pub async fn list(&self, query: &Query, from: Option<Seq>, limit: u32) -> Result<Listing, OutboxError> {
-        Ok(self
-            .store()
-            .list(&only_dead(query), from.unwrap_or(Seq(0)), limit)
-            .await?)
+        Ok(self.store().list(&only_dead(query), from.unwrap_or(Seq(0)), limit).await?)
     }
 
     /// How many dead events match.
@@ -97,11 +94,7 @@ impl<'a> Dead<'a> {
     }
 
     async fn find(&self, id: EventId, action: &'static str) -> Result<Found, OutboxError> {
-        let query = Query {
-            id: Some(id),
-            statuses: vec![Status::Dead],
-            ..Query::default()
-        };
+        let query = Query { id: Some(id), statuses: vec![Status::Dead], ..Query::default() };
         match self.store().list(&query, Seq(0), 1).await?.events.pop() {
             Some(found) => Ok(found),
             None => Err(self.refusal(id, action).await?),
@@ -110,17 +103,10 @@ impl<'a> Dead<'a> {
 
     /// Says why an event that is not dead can't be acted on.
     async fn refusal(&self, id: EventId, action: &'static str) -> Result<OutboxError, OutboxError> {
-        let query = Query {
-            id: Some(id),
-            ..Query::default()
-        };
+        let query = Query { id: Some(id), ..Query::default() };
         let found = self.store().list(&query, Seq(0), 1).await?.events.pop();
         Ok(match found {
-            Some(found) => OutboxError::NotDead {
-                id: id.to_string(),
-                status: found.status.to_string(),
-                action,
-            },
+            Some(found) => OutboxError::NotDead { id: id.to_string(), status: found.status.to_string(), action },
             None => OutboxError::NotFound(id.to_string()),
         })
     }
@@ -142,8 +128,5 @@ impl<'a> Dead<'a> {
 }
 
 fn only_dead(query: &Query) -> Query {
-    Query {
-        statuses: vec![Status::Dead],
-        ..query.clone()
-    }
+    Query { statuses: vec![Status::Dead], ..query.clone() }
 }

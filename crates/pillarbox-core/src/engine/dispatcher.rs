@@ -64,16 +64,13 @@ impl Worker {
         while let Some(job) = self.next(&stop).await {
             if session.is_cancelled() {
                 session = self.shared.session();
-                // The lease may have been lost after the draw: then the new session is not this job's.
-                if !self.shared.flight.lock().is_running(&job.delivery) {
-                    continue;
-                }
             }
             self.shared.running.fetch_add(1, Ordering::Relaxed);
             let seq = job.delivery.seq();
             self.deliver(job, &session, &abort).await;
             self.shared.running.fetch_sub(1, Ordering::Relaxed);
             if self.serves == Serves::Suspects {
+                self.shared.full_batch.notify_one();
                 self.until_settled(seq, &stop).await;
             }
         }
@@ -151,10 +148,7 @@ impl Worker {
             return;
         };
         let begun = Instant::now();
-        shared
-            .meters
-            .latency
-            .record(begun.saturating_duration_since(job.written).as_secs_f64());
+        shared.meters.latency.record(begun.saturating_duration_since(job.written).as_secs_f64());
         let result = {
             let run = self.run_handler(handler.as_ref(), &delivery);
             tokio::select! {
@@ -194,10 +188,7 @@ impl Worker {
             Some(failure) => Err(failure),
             None => guard(limit, || handler.handle(delivery.clone())).await,
         };
-        let report = Report {
-            result,
-            elapsed: begun.elapsed(),
-        };
+        let report = Report { result, elapsed: begun.elapsed() };
         for interceptor in self.shared.interceptors[..entered].iter().rev() {
             if let Err(failure) = guard(limit, || interceptor.after(delivery, &report)).await {
                 tracing::error!(event_id = %delivery.event().id(), error = %failure, "an interceptor failed after a delivery");
@@ -239,19 +230,8 @@ impl Worker {
     }
 
     fn put_back(&self, delivery: &Delivery, after: Duration) {
-        let change = Change::Retry {
-            attempts: delivery.record().attempts,
-            after,
-            error: None,
-            progress: None,
-        };
-        self.end(
-            delivery,
-            End {
-                change,
-                then: self.then_after_failure(),
-            },
-        );
+        let change = Change::Retry { attempts: delivery.record().attempts, after, error: None, progress: None };
+        self.end(delivery, End { change, then: self.then_after_failure() });
     }
 
     fn no_route(&self, delivery: &Delivery) {
@@ -279,39 +259,20 @@ impl Worker {
                     OnSuccess::Keep => Change::Done,
                     OnSuccess::Delete => Change::Delete,
                 };
-                End {
-                    change,
-                    then: Then::Next,
-                }
+                End { change, then: Then::Next }
             }
             Verdict::Retry { attempts, after, error } => {
                 meters.failed.increment(1);
                 tracing::warn!(event_id = %id, attempts, ?after, error, "the delivery failed and is tried again");
-                let change = Change::Retry {
-                    attempts,
-                    after,
-                    error: Some(error),
-                    progress: None,
-                };
-                End {
-                    change,
-                    then: self.then_after_failure(),
-                }
+                let change = Change::Retry { attempts, after, error: Some(error), progress: None };
+                End { change, then: self.then_after_failure() }
             }
             Verdict::Defer { after } => {
                 meters.deferred.increment(1);
                 tracing::debug!(event_id = %id, ?after, "the delivery is deferred");
                 let attempts = delivery.record().attempts;
-                let change = Change::Retry {
-                    attempts,
-                    after,
-                    error: None,
-                    progress: None,
-                };
-                End {
-                    change,
-                    then: self.then_after_failure(),
-                }
+                let change = Change::Retry { attempts, after, error: None, progress: None };
+                End { change, then: self.then_after_failure() }
             }
             Verdict::Dead { attempts, error } => {
                 meters.failed.increment(1);
@@ -319,21 +280,14 @@ impl Worker {
                 tracing::error!(event_id = %id, event_type = %delivery.event().event_type(), attempts, error, "the event is dead");
                 let hold = settings.on_dead_head == OnDeadHead::Hold;
                 let change = Change::Dead { attempts, error, hold };
-                End {
-                    change,
-                    then: if hold { Then::Hold } else { Then::Next },
-                }
+                End { change, then: if hold { Then::Hold } else { Then::Next } }
             }
         };
         self.end(delivery, end);
     }
 
     fn then_after_failure(&self) -> Then {
-        if self.shared.settings.stop_on_first_failure {
-            Then::Fail
-        } else {
-            Then::Next
-        }
+        if self.shared.settings.stop_on_first_failure { Then::Fail } else { Then::Next }
     }
 
     fn end(&self, delivery: &Delivery, end: End) {
@@ -364,7 +318,5 @@ where
 /// The words of a panic.
 pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("a value that is not text")
-        .to_owned()
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a value that is not text").to_owned()
 }

@@ -45,20 +45,12 @@ where
 pub trait HandlerExt: Handler + Sized {
     /// Retries by this policy, whatever the outbox's is.
     fn with_retry(self, policy: RetryPolicy) -> Configured<Self> {
-        Configured {
-            inner: self,
-            retry: Some(policy),
-            timeout: None,
-        }
+        Configured { inner: self, retry: Some(policy), timeout: None }
     }
 
     /// May take this long, whatever the outbox allows.
     fn with_timeout(self, timeout: Duration) -> Configured<Self> {
-        Configured {
-            inner: self,
-            retry: None,
-            timeout: Some(timeout),
-        }
+        Configured { inner: self, retry: None, timeout: Some(timeout) }
     }
 }
 
@@ -132,13 +124,7 @@ impl Routes {
     fn iter(&self) -> impl Iterator<Item = (Route, &Arc<dyn Handler>)> {
         self.handlers.iter().flat_map(|(event, by_aggregate)| {
             by_aggregate.iter().map(move |(aggregate, handler)| {
-                (
-                    Route {
-                        aggregate: aggregate.clone(),
-                        event: event.clone(),
-                    },
-                    handler,
-                )
+                (Route { aggregate: aggregate.clone(), event: event.clone() }, handler)
             })
         })
     }
@@ -159,11 +145,7 @@ mod tests {
     }
 
     fn event(aggregate: &str, event_type: &str) -> Event {
-        Event::builder(event_type)
-            .aggregate_type(aggregate)
-            .json(&1)
-            .build()
-            .unwrap()
+        Event::builder(event_type).aggregate_type(aggregate).json(&1).build().unwrap()
     }
 
     #[test]

@@ -15,11 +15,7 @@ pub fn new_id() -> EventId {
     let mut generator = GENERATOR.lock();
     // The 80 random bits of one millisecond are used up once in 2^79 milliseconds; going on with the next
     // millisecond keeps the order even then.
-    EventId::from_ulid(
-        generator
-            .generate()
-            .unwrap_or_else(ulid::Overflow::commit_overflow_increment),
-    )
+    EventId::from_ulid(generator.generate().unwrap_or_else(ulid::Overflow::commit_overflow_increment))
 }
 
 impl EventBuilder {
@@ -36,9 +32,8 @@ mod tests {
     #[test]
     fn ids_of_many_threads_are_unique_and_rise_in_each() {
         let made: Vec<Vec<EventId>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..4)
-                .map(|_| scope.spawn(|| (0..5_000).map(|_| new_id()).collect::<Vec<_>>()))
-                .collect();
+            let threads: Vec<_> =
+                (0..4).map(|_| scope.spawn(|| (0..5_000).map(|_| new_id()).collect::<Vec<_>>())).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         for ids in &made {

@@ -68,23 +68,15 @@ impl Node {
         {
             let (tasks, stops) = (&mut *node.tasks.lock(), &node.stops);
             tasks.ownership = Some(keep_lease(ownership, shared.settings.heartbeat_on, stops.ownership.clone())?);
-            tasks
-                .settler
-                .push(tokio::spawn(Settler::new(shared.clone()).run(stops.settler.clone())));
+            tasks.settler.push(tokio::spawn(Settler::new(shared.clone()).run(stops.settler.clone())));
             let one_for_suspects = std::iter::once(Serves::Suspects);
             for serves in one_for_suspects.chain(std::iter::repeat_n(Serves::Queues, shared.settings.workers)) {
                 let worker = Worker::new(shared.clone(), serves);
-                tasks
-                    .workers
-                    .push(tokio::spawn(worker.run(stops.workers.clone(), stops.abort.clone())));
+                tasks.workers.push(tokio::spawn(worker.run(stops.workers.clone(), stops.abort.clone())));
             }
             tasks.reader.push(tokio::spawn(reader.run(stops.reader.clone())));
-            tasks
-                .reader
-                .push(tokio::spawn(hear_news(shared.clone(), stops.reader.clone())));
-            tasks
-                .sampler
-                .push(tokio::spawn(Sampler::new(shared.clone()).run(stops.sampler.clone())));
+            tasks.reader.push(tokio::spawn(hear_news(shared.clone(), stops.reader.clone())));
+            tasks.sampler.push(tokio::spawn(Sampler::new(shared.clone()).run(stops.sampler.clone())));
         }
         node.start_upkeep();
         Ok(node)
@@ -98,17 +90,8 @@ impl Node {
     }
 
     fn idle(shared: Arc<Shared>) -> Self {
-        let purge = shared
-            .settings
-            .purge
-            .map(|options| Arc::new(Purge::new(shared.clone(), options)));
-        Self {
-            shared,
-            purge,
-            stops: Stops::default(),
-            tasks: Mutex::default(),
-            shutting_down: AsyncMutex::new(false),
-        }
+        let purge = shared.settings.purge.map(|options| Arc::new(Purge::new(shared.clone(), options)));
+        Self { shared, purge, stops: Stops::default(), tasks: Mutex::default(), shutting_down: AsyncMutex::new(false) }
     }
 
     fn start_upkeep(&self) {
@@ -117,9 +100,7 @@ impl Node {
             let purge = Purge::new(self.shared.clone(), options);
             tasks.upkeep.push(tokio::spawn(purge.run(self.stops.upkeep.clone())));
         }
-        tasks
-            .upkeep
-            .push(tokio::spawn(send_hints(self.shared.clone(), self.stops.upkeep.clone())));
+        tasks.upkeep.push(tokio::spawn(send_hints(self.shared.clone(), self.stops.upkeep.clone())));
     }
 
     pub(crate) async fn purge_now(&self) -> Result<u64, OutboxError> {
@@ -160,9 +141,7 @@ impl Node {
 
         self.stops.settler.cancel();
         // At least a moment, even if the handlers used up the whole limit.
-        let settling = end
-            .saturating_duration_since(Instant::now())
-            .max(Duration::from_secs(2));
+        let settling = end.saturating_duration_since(Instant::now()).max(Duration::from_secs(2));
         join(tasks.settler, settling).await;
 
         self.stops.ownership.cancel();

@@ -30,14 +30,7 @@ pub(crate) struct Inner<S> {
 
 impl<S> Outbox<S> {
     pub(crate) fn assemble(store: Arc<S>, writer: Writer, shared: Arc<Shared>, node: Node) -> Self {
-        Self {
-            inner: Arc::new(Inner {
-                store,
-                writer,
-                shared,
-                node,
-            }),
-        }
+        Self { inner: Arc::new(Inner { store, writer, shared, node }) }
     }
 
     /// Begins a transaction of the outbox's own: events written in it are delivered right after its commit.
@@ -105,16 +98,12 @@ impl<S> Outbox<S> {
 
 impl<S> Clone for Outbox<S> {
     fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-        }
+        Self { inner: self.inner.clone() }
     }
 }
 
 impl<S> std::fmt::Debug for Outbox<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Outbox")
-            .field("shared", &self.inner.shared)
-            .finish_non_exhaustive()
+        f.debug_struct("Outbox").field("shared", &self.inner.shared).finish_non_exhaustive()
     }
 }

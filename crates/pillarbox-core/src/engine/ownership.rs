@@ -81,21 +81,20 @@ impl Ownership {
 
     /// Does whatever is due now, and says when the next thing will be.
     pub(crate) async fn run_once(&mut self) -> Result<Instant, StoreError> {
-        let deadline = self.shared.flight.lock().owned.deadline();
-        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            self.shared.lose_lease("the lease was not renewed in time");
-        }
-        let lease = self.shared.flight.lock().owned.lease().cloned();
-        let (lease, deadline) = match (lease, deadline) {
-            (Some(lease), Some(deadline)) if deadline > Instant::now() => (lease, deadline),
-            _ => self.join().await?,
+        let held = self.shared.flight.lock().owned.held();
+        let (lease, deadline) = match held {
+            Some((lease, deadline)) if Instant::now() < deadline => (lease, deadline),
+            Some((lease, _)) => {
+                self.shared.lose_lease(&lease, "the lease was not renewed in time");
+                self.join().await?
+            }
+            None => self.join().await?,
         };
         // A call that hangs must not outlive the lease unnoticed.
         if let Ok(done) = timeout_at(deadline, self.tend(&lease)).await {
             return done;
         }
-        self.shared
-            .lose_lease("the database did not answer before the lease ran out");
+        self.shared.lose_lease(&lease, "the database did not answer before the lease ran out");
         Err(StoreError::new(StoreErrorKind::Unavailable, "the database did not answer in time"))
     }
 
@@ -123,7 +122,7 @@ impl Ownership {
         if self.in_company && now >= self.glance_at {
             self.glance_at = now + GLANCE.min(self.shared.settings.heartbeat);
             match self.shared.store.expel(lease).await? {
-                None => return Ok(self.lost("its lease was gone at an expulsion")),
+                None => return Ok(self.lost(lease, "its lease was gone at an expulsion")),
                 Some(nodes) => {
                     expelled = !nodes.is_empty();
                     for node in nodes {
@@ -134,7 +133,7 @@ impl Ownership {
         }
         if expelled || now >= self.renew_at {
             let Some(renewal) = self.renew(lease).await? else {
-                return Ok(self.lost("its lease was gone at a renewal"));
+                return Ok(self.lost(lease, "its lease was gone at a renewal"));
             };
             if !self.share(lease, &renewal).await? {
                 // A settle that stores a position is under way: look again when it is over.
@@ -144,11 +143,7 @@ impl Ownership {
         if !self.leaving.is_empty() {
             self.hand_over(lease).await?;
         }
-        Ok(if self.in_company {
-            self.renew_at.min(self.glance_at)
-        } else {
-            self.renew_at
-        })
+        Ok(if self.in_company { self.renew_at.min(self.glance_at) } else { self.renew_at })
     }
 
     async fn renew(&mut self, lease: &Lease) -> Result<Option<Renewal>, StoreError> {
@@ -158,11 +153,7 @@ impl Ownership {
         let Some(mut renewal) = shared.store.renew(lease, shared.settings.stale_after).await? else {
             return Ok(None);
         };
-        shared
-            .flight
-            .lock()
-            .owned
-            .renewed(lease, sent + shared.settings.stale_after);
+        shared.flight.lock().owned.renewed(lease, sent + shared.settings.stale_after);
         self.renew_at = sent + shared.settings.heartbeat;
         let alone = renewal.nodes.iter().all(|node| node.node == lease.node);
         if !alone && !self.in_company && renewal.nodes.iter().any(|node| !node.live) {
@@ -189,12 +180,7 @@ impl Ownership {
     /// Takes what is free, and at times gives up what is too much. `false` if the taking must wait.
     async fn share(&mut self, lease: &Lease, renewal: &Renewal) -> Result<bool, StoreError> {
         let shared = self.shared.clone();
-        let live: Vec<NodeId> = renewal
-            .nodes
-            .iter()
-            .filter(|node| node.live)
-            .map(|node| node.node.clone())
-            .collect();
+        let live: Vec<NodeId> = renewal.nodes.iter().filter(|node| node.live).map(|node| node.node.clone()).collect();
         let share = share_out(&lease.node, &live, &renewal.owners);
 
         let known = shared.flight.lock().owned.known();
@@ -235,7 +221,7 @@ impl Ownership {
                 shared.read.notify_one();
             }
             None => {
-                self.lost("its lease was gone at a take");
+                self.lost(lease, "its lease was gone at a take");
             }
         }
         Ok(true)
@@ -256,7 +242,7 @@ impl Ownership {
             (released, position, quiet)
         };
         if shared.store.release(lease, &released, &position).await?.is_none() {
-            self.lost("its lease was gone at a release");
+            self.lost(lease, "its lease was gone at a release");
             return Ok(());
         }
         for partition in quiet.iter() {
@@ -266,8 +252,8 @@ impl Ownership {
         Ok(())
     }
 
-    fn lost(&self, why: &str) -> Instant {
-        self.shared.lose_lease(why);
+    fn lost(&self, lease: &Lease, why: &str) -> Instant {
+        self.shared.lose_lease(lease, why);
         Instant::now()
     }
 }

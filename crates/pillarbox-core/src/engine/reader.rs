@@ -49,10 +49,7 @@ pub(crate) enum Pass {
 
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self {
-            shared,
-            due_at: Instant::now(),
-        }
+        Self { shared, due_at: Instant::now() }
     }
 
     /// Reads until `stop`.
@@ -114,9 +111,7 @@ impl Reader {
         let reservations_end = self.look_up().await?;
         if room == 0 {
             // Woken by the workers when there is room. The reservations are looked after meanwhile.
-            return Ok(Pass::Idle {
-                until: reservations_end,
-            });
+            return Ok(Pass::Idle { until: reservations_end });
         }
         let mut found = false;
         if let Some(due) = self.shared.flight.lock().take_next_due() {
@@ -127,11 +122,7 @@ impl Reader {
         }
         found |= self.fetch_lanes().await?;
         let room = self.shared.flight.lock().room();
-        let more = if room == 0 {
-            false
-        } else {
-            self.read_page(active, room, &mut found).await?
-        };
+        let more = if room == 0 { false } else { self.read_page(active, room, &mut found).await? };
         if more || self.shared.flight.lock().has_lanes_to_fetch() {
             return Ok(Pass::More);
         }
@@ -207,10 +198,7 @@ impl Reader {
                     return Err(error);
                 }
             };
-            let beyond = rows
-                .last()
-                .filter(|_| rows.len() >= limit)
-                .map(|last| Seq(last.seq().0 + 1));
+            let beyond = rows.last().filter(|_| rows.len() >= limit).map(|last| Seq(last.seq().0 + 1));
             shared.flight.lock().lane_fetched(&fetch.key, beyond, Instant::now());
             found |= self.place(rows, shared.database_time()) > 0;
             shared.flight.lock().tend_lane(&fetch.key);
@@ -223,12 +211,7 @@ impl Reader {
         let shared = self.shared.clone();
         let after = shared.flight.lock().position().clone();
         let limit = room.min(shared.settings.page_size);
-        let scan = Scan {
-            partitions: active,
-            after: &after,
-            limit,
-            skip_recent: shared.settings.skip_recent,
-        };
+        let scan = Scan { partitions: active, after: &after, limit, skip_recent: shared.settings.skip_recent };
         let read = Read::begin(&shared.flight);
         let mut sieve = Sieve { flight: &shared.flight };
         let page = shared.store.page(scan, &mut sieve).await?;

@@ -50,10 +50,7 @@ impl Default for PurgeOptions {
     fn default() -> Self {
         let week = Duration::from_hours(7 * 24);
         Self {
-            scope: PurgeScope::Finished {
-                done: week,
-                dead: Some(week),
-            },
+            scope: PurgeScope::Finished { done: week, dead: Some(week) },
             batch: 500,
             every: Duration::from_hours(1),
         }
@@ -137,10 +134,7 @@ impl Settings {
     /// How many events may have been started and not settled, or lie in the hot queue, at the moment of a
     /// crash: the number of suspects it leaves at either end.
     pub(crate) fn in_flight_bound(&self) -> u32 {
-        let bound = self
-            .workers
-            .saturating_add(self.unsettled_limit())
-            .saturating_add(self.hot_capacity);
+        let bound = self.workers.saturating_add(self.unsettled_limit()).saturating_add(self.hot_capacity);
         u32::try_from(bound).unwrap_or(u32::MAX)
     }
 
@@ -179,9 +173,7 @@ impl Settings {
             between("purge.batch", purge.batch as usize, 1, 100_000)?;
             at_least("purge.every", purge.every, millis(10))?;
         }
-        self.retry
-            .validate()
-            .map_err(|reason| OutboxError::setting(format!("retry policy: {reason}")))?;
+        self.retry.validate().map_err(|reason| OutboxError::setting(format!("retry policy: {reason}")))?;
         let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '.');
         if !self.metrics_prefix.starts_with(|c: char| c.is_ascii_alphabetic())
             || !self.metrics_prefix.chars().all(named)

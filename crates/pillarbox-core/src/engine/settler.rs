@@ -55,6 +55,8 @@ impl Settler {
     /// Settles everything that waits now. Comes back when it is durable or when the lease is lost.
     pub(crate) async fn run_once(&self) {
         let shared = &self.shared;
+        // Before the lease is read: if that is lost in between, this is the session that is cancelled.
+        let session = shared.session();
         let (lease, batch) = {
             let mut flight = shared.flight.lock();
             let Some(lease) = flight.owned.lease().cloned() else {
@@ -65,12 +67,6 @@ impl Settler {
             }
             (lease, flight.take_batch(Instant::now()))
         };
-        let session = shared.session();
-        let is_mine = || shared.flight.lock().owned.lease() == Some(&lease);
-        if !is_mine() {
-            // Lost before the session was asked for: it may be that of the next life.
-            return;
-        }
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
         loop {
             match shared.store.settle(&lease, &batch).await {
@@ -78,11 +74,9 @@ impl Settler {
                     shared.meters.stale_settles.increment(stale as u64);
                     let (waiting, put_off) = {
                         let mut flight = shared.flight.lock();
-                        if flight.owned.lease() != Some(&lease) {
-                            // The answer came late: what it speaks of is another life's, the position too.
-                            return;
-                        }
-                        let put_off = flight.settled(&batch, Instant::now());
+                        // Under another lease the memory is another one, too.
+                        let same = flight.owned.lease() == Some(&lease);
+                        let put_off = same && flight.settled(&batch, Instant::now());
                         (flight.queues.waiting(), put_off)
                     };
                     // Workers that paused because too much was unsettled go on.
@@ -98,10 +92,7 @@ impl Settler {
                 }
                 Ok(Settled::Fenced) => {
                     shared.meters.stale_settles.increment(batch.outcomes.len() as u64);
-                    // Not the lease of a life that has begun meanwhile.
-                    if !session.is_cancelled() {
-                        shared.lose_lease("a settle was fenced");
-                    }
+                    shared.lose_lease(&lease, "a settle was fenced");
                     return;
                 }
                 Err(error) => {

@@ -19,7 +19,7 @@ use super::{
     settings::Settings,
 };
 use crate::{
-    domain::{NodeId, Timestamp},
+    domain::{Lease, NodeId, Timestamp},
     observe::Meters,
     port::{Clock, Store},
 };
@@ -46,8 +46,7 @@ pub(crate) struct Shared {
     pub(crate) own: Notify,
     pub(crate) hints: Notify,
     pub(crate) hinted: Mutex<crate::domain::PartitionSet>,
-    /// Cancelled when the lease is lost: running handlers are dropped. Replaced then, and at no other time:
-    /// whoever keeps one that was replaced without being cancelled would never hear of a loss again.
+    /// Cancelled and replaced when the lease is lost: running handlers are dropped.
     pub(crate) session: Mutex<CancellationToken>,
     /// How far the database's clock is ahead of the host's, in microseconds, as last seen.
     database_ahead: AtomicI64,
@@ -109,11 +108,12 @@ impl Shared {
         }
     }
 
-    /// The lease is not in force any more: whatever runs is dropped, and whatever waits is forgotten.
-    pub(crate) fn lose_lease(&self, why: &str) {
+    /// A lease is not in force any more: whatever runs under it is dropped, and whatever waits is forgotten.
+    /// Nothing happens if the node has another lease by now.
+    pub(crate) fn lose_lease(&self, lease: &Lease, why: &str) {
         let stale = {
             let mut flight = self.flight.lock();
-            if flight.owned.lease().is_none() {
+            if flight.owned.lease() != Some(lease) {
                 return;
             }
             flight.lose_everything()
@@ -145,9 +145,6 @@ impl Shared {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared")
-            .field("node", &self.node)
-            .field("routes", &self.routes)
-            .finish_non_exhaustive()
+        f.debug_struct("Shared").field("node", &self.node).field("routes", &self.routes).finish_non_exhaustive()
     }
 }

@@ -25,11 +25,7 @@ pub struct Transaction<S: TransactStore> {
 
 impl<S: TransactStore> Transaction<S> {
     pub(crate) fn new(outbox: Arc<Inner<S>>, tx: S::Tx) -> Self {
-        Self {
-            outbox,
-            tx: Some(tx),
-            written: Vec::new(),
-        }
+        Self { outbox, tx: Some(tx), written: Vec::new() }
     }
 
     /// Writes one event. Returns its id, or that of the event a hook put in its place.
@@ -38,9 +34,7 @@ impl<S: TransactStore> Transaction<S> {
     /// [`write_all`](Self::write_all) where that may happen.
     pub async fn write(&mut self, event: impl IntoEvent) -> Result<EventId, WriteError> {
         let ids = self.write_all([event]).await?;
-        ids.first()
-            .copied()
-            .ok_or_else(|| WriteError::Hook("the event was suppressed".into()))
+        ids.first().copied().ok_or_else(|| WriteError::Hook("the event was suppressed".into()))
     }
 
     /// Writes a batch in one statement, or a few. Returns the ids in order.
@@ -92,17 +86,13 @@ impl<S: TransactStore> Deref for Transaction<S> {
 
     fn deref(&self) -> &Self::Target {
         // `tx` is taken only by the methods that consume the transaction.
-        self.tx
-            .as_ref()
-            .expect("the transaction is open as long as it can be named")
+        self.tx.as_ref().expect("the transaction is open as long as it can be named")
     }
 }
 
 impl<S: TransactStore> DerefMut for Transaction<S> {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        self.tx
-            .as_mut()
-            .expect("the transaction is open as long as it can be named")
+        self.tx.as_mut().expect("the transaction is open as long as it can be named")
     }
 }
 
@@ -118,9 +108,7 @@ impl<S: TransactStore> Drop for Transaction<S> {
 
 impl<S: TransactStore> std::fmt::Debug for Transaction<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Transaction")
-            .field("written", &self.written)
-            .finish_non_exhaustive()
+        f.debug_struct("Transaction").field("written", &self.written).finish_non_exhaustive()
     }
 }
 

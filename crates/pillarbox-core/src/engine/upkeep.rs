@@ -51,22 +51,14 @@ impl Purge {
         loop {
             let lease = {
                 let flight = self.shared.flight.lock();
-                if flight.owned.is_active(Partition(0)) {
-                    flight.owned.lease().cloned()
-                } else {
-                    None
-                }
+                if flight.owned.is_active(Partition(0)) { flight.owned.lease().cloned() } else { None }
             };
             // By age is for processes that own nothing, and does no harm twice.
             if lease.is_none() && !matches!(self.options.scope, PurgeScope::ByAge(_)) {
                 return Ok(removed);
             }
-            let request = PurgeRequest {
-                scope: self.options.scope,
-                batch: self.options.batch,
-                cursor,
-                lease: lease.as_ref(),
-            };
+            let request =
+                PurgeRequest { scope: self.options.scope, batch: self.options.batch, cursor, lease: lease.as_ref() };
             match self.shared.store.purge(request).await? {
                 Purged::Removed { rows, next } => {
                     removed += rows;
@@ -126,16 +118,9 @@ impl Sampler {
             meters.records(status).set(stats.count(status) as f64);
         }
         meters.pending.set(stats.pending() as f64);
-        meters
-            .worst_partition
-            .set(stats.worst_partition.map_or(0.0, |(_, pending)| pending as f64));
-        let oldest = [Status::New, Status::Retry]
-            .into_iter()
-            .filter_map(|status| stats.oldest(status))
-            .min();
-        meters
-            .oldest_lag
-            .set(oldest.map_or(0.0, |oldest| stats.now.since(oldest).as_secs_f64()));
+        meters.worst_partition.set(stats.worst_partition.map_or(0.0, |(_, pending)| pending as f64));
+        let oldest = [Status::New, Status::Retry].into_iter().filter_map(|status| stats.oldest(status)).min();
+        meters.oldest_lag.set(oldest.map_or(0.0, |oldest| stats.now.since(oldest).as_secs_f64()));
         tracing::debug!(pending = stats.pending(), took = ?begun.elapsed(), "the outbox was measured");
         Ok(())
     }

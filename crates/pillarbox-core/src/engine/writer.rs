@@ -68,11 +68,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(shared: Arc<Shared>, hooks: Vec<Arc<dyn WriterHook>>, key_rule: KeyRule) -> Self {
-        Self {
-            shared,
-            hooks,
-            key_rule,
-        }
+        Self { shared, hooks, key_rule }
     }
 
     /// Inserts a batch into the transaction, as one statement or a few.
@@ -85,10 +81,7 @@ impl Writer {
     where
         S: WriteStore<Tx> + ?Sized,
     {
-        let mut batch = events
-            .into_iter()
-            .map(IntoEvent::into_event)
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut batch = events.into_iter().map(IntoEvent::into_event).collect::<Result<Vec<_>, _>>()?;
         for hook in &self.hooks {
             hook.before_write(&mut batch).map_err(WriteError::Hook)?;
         }
@@ -104,13 +97,7 @@ impl Writer {
             observe("after_write", || hook.after_write(&ids));
         }
         let hooks = self.hooks.iter().filter(|hook| hook.observes_end()).cloned().collect();
-        Ok(Written {
-            shared: self.shared.clone(),
-            ids,
-            reserved,
-            announce,
-            hooks,
-        })
+        Ok(Written { shared: self.shared.clone(), ids, reserved, announce, hooks })
     }
 
     fn rows(&self, batch: Vec<Event>) -> Result<Vec<NewRow>, WriteError> {
@@ -125,11 +112,7 @@ impl Writer {
                 let partition = event.key_partition().unwrap_or_else(|| {
                     // Own partitions take the hot path, which pays while workers are idle; otherwise the
                     // load is spread.
-                    if idle && !active.is_empty() && !event.is_delayed() {
-                        one_of(active)
-                    } else {
-                        any()
-                    }
+                    if idle && !active.is_empty() && !event.is_delayed() { one_of(active) } else { any() }
                 });
                 Ok(NewRow { event, partition })
             })
@@ -164,19 +147,8 @@ impl Writer {
             } else if event.key().is_some() {
                 announce.reader = true;
             } else if let Some(epoch) = flight.reserve(seq, partition, expires) {
-                let record = Record {
-                    seq,
-                    partition,
-                    event,
-                    attempts: 0,
-                    starts: 0,
-                    progress: None,
-                    created_at,
-                };
-                reserved.push(Job {
-                    delivery: Delivery::new(record, epoch),
-                    written: begun,
-                });
+                let record = Record { seq, partition, event, attempts: 0, starts: 0, progress: None, created_at };
+                reserved.push(Job { delivery: Delivery::new(record, epoch), written: begun });
             }
         }
         (reserved, announce)
@@ -185,9 +157,7 @@ impl Writer {
 
 impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer")
-            .field("hooks", &self.hooks.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Writer").field("hooks", &self.hooks.len()).finish_non_exhaustive()
     }
 }
 
@@ -210,13 +180,7 @@ pub(crate) struct Written {
 
 impl Written {
     fn nothing(shared: Arc<Shared>) -> Self {
-        Self {
-            shared,
-            ids: Vec::new(),
-            reserved: Vec::new(),
-            announce: Announce::default(),
-            hooks: Vec::new(),
-        }
+        Self { shared, ids: Vec::new(), reserved: Vec::new(), announce: Announce::default(), hooks: Vec::new() }
     }
 
     pub(crate) fn ids(&self) -> &[EventId] {
@@ -225,11 +189,7 @@ impl Written {
 
     /// Whether anybody waits to hear of the transaction's end.
     pub(crate) fn is_registered(&self) -> bool {
-        let Announce {
-            reader,
-            delayed,
-            elsewhere,
-        } = &self.announce;
+        let Announce { reader, delayed, elsewhere } = &self.announce;
         !self.hooks.is_empty() || !self.reserved.is_empty() || *reader || *delayed > 0 || !elsewhere.is_empty()
     }
 
@@ -301,9 +261,7 @@ impl Drop for Written {
 
 impl std::fmt::Debug for Written {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Written")
-            .field("ids", &self.ids)
-            .finish_non_exhaustive()
+        f.debug_struct("Written").field("ids", &self.ids).finish_non_exhaustive()
     }
 }
 
@@ -315,8 +273,5 @@ fn one_of(partitions: PartitionSet) -> Partition {
     if partitions == PartitionSet::ALL {
         return any();
     }
-    partitions
-        .iter()
-        .nth(fastrand::usize(..partitions.len()))
-        .unwrap_or_else(any)
+    partitions.iter().nth(fastrand::usize(..partitions.len())).unwrap_or_else(any)
 }

@@ -72,10 +72,7 @@ pub struct Actor {
 impl Actor {
     /// An actor without a reason.
     pub fn new(who: impl Into<String>) -> Self {
-        Self {
-            who: who.into(),
-            why: None,
-        }
+        Self { who: who.into(), why: None }
     }
 
     /// Adds the reason.

@@ -39,11 +39,7 @@ impl StoreErrorKind {
 impl StoreError {
     /// An error of this kind, in lowercase words that name what to do.
     pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            source: None,
-        }
+        Self { kind, message: message.into(), source: None }
     }
 
     /// Adds what caused it.

@@ -28,18 +28,12 @@ pub struct Position {
 
 impl Position {
     /// Before the first event.
-    pub const START: Self = Self {
-        seq: Seq(0),
-        token: None,
-    };
+    pub const START: Self = Self { seq: Seq(0), token: None };
 
     /// This position, lowered to `seq` if it lies above.
     #[must_use]
     pub fn at_most(&self, seq: Seq) -> Self {
-        Self {
-            seq: self.seq.min(seq),
-            token: self.token.clone(),
-        }
+        Self { seq: self.seq.min(seq), token: self.token.clone() }
     }
 }
 

@@ -49,10 +49,7 @@ async fn a_reader_that_turns_writer_too_late_has_a_conflict() {
     let outbox = Outbox::new().await;
     outbox.write([event()]).await;
     let mut late = outbox.pool().begin().await.unwrap();
-    sqlx::query("select count(*) from outbox_event")
-        .fetch_one(&mut *late)
-        .await
-        .unwrap();
+    sqlx::query("select count(*) from outbox_event").fetch_one(&mut *late).await.unwrap();
     outbox.write([event()]).await;
     let error = outbox.insert(&mut late, &[new_row(event())]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error:?}");
@@ -92,19 +89,8 @@ async fn a_settle_that_is_cut_off_anywhere_happens_whole_or_not_at_all() {
     for polls in (0..200).step_by(3) {
         outbox.write([event(), event()]).await;
         let page = outbox.page_after(0).await;
-        let outcomes = page
-            .rows
-            .iter()
-            .map(|row| outcome(row, &taken, Change::Delete))
-            .collect();
-        let batch = Batch {
-            outcomes,
-            holds: vec![],
-            position: Some(Position {
-                seq: page.position.seq,
-                token: None,
-            }),
-        };
+        let outcomes = page.rows.iter().map(|row| outcome(row, &taken, Change::Delete)).collect();
+        let batch = Batch { outcomes, holds: vec![], position: Some(Position { seq: page.position.seq, token: None }) };
         let cut_off = cut(outbox.settle(&lease, &batch), polls).await;
         // The next call on the same connection finds no transaction open.
         assert!(outbox.take(&lease, PartitionSet::EMPTY).await.unwrap().is_some());
@@ -146,11 +132,7 @@ async fn writers_and_settles_of_two_stores_all_get_through() {
     while settled < 80 {
         let page = outbox.page_after(0).await;
         settled += page.rows.len();
-        let outcomes = page
-            .rows
-            .iter()
-            .map(|row| outcome(row, &taken, Change::Delete))
-            .collect();
+        let outcomes = page.rows.iter().map(|row| outcome(row, &taken, Change::Delete)).collect();
         assert_eq!(settle(&outbox, &lease, outcomes).await, Settled::Applied { stale: 0 });
     }
     for writer in writers {

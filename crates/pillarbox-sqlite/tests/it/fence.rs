@@ -11,10 +11,7 @@ use pillarbox_core::port::{
 use crate::support::{MINUTE, Outbox, event, join, keyed, outcome, owner, seqs, settle};
 
 fn at(seq: i64) -> Position {
-    Position {
-        seq: Seq(seq),
-        token: Some("t".into()),
-    }
+    Position { seq: Seq(seq), token: Some("t".into()) }
 }
 
 #[tokio::test]
@@ -23,19 +20,14 @@ async fn lapsed_node_is_expelled_before_its_partitions_move() {
     outbox.write([event(), event()]).await;
     let (old, taken) = owner(&outbox, "old").await;
     let page = outbox.page_after(0).await;
-    let batch = Batch {
-        position: Some(at(1)),
-        ..Batch::default()
-    };
+    let batch = Batch { position: Some(at(1)), ..Batch::default() };
     outbox.settle(&old, &batch).await.unwrap();
 
     let new = join(&outbox, "new", MINUTE).await;
     assert_eq!(outbox.expel(&new).await.unwrap(), Some(vec![]));
     assert_eq!(outbox.take(&new, PartitionSet::ALL).await.unwrap(), Some(vec![]));
 
-    outbox
-        .run("update outbox_instance set until = 0 where id = 'old'")
-        .await;
+    outbox.run("update outbox_instance set until = 0 where id = 'old'").await;
     let late = vec![outcome(&page.rows[0], &taken, Change::Delete)];
     assert_eq!(settle(&outbox, &old, late.clone()).await, Settled::Fenced);
     assert!(outbox.renew(&old, MINUTE).await.unwrap().is_none(), "a lapsed lease is not revived");
@@ -50,12 +42,7 @@ async fn lapsed_node_is_expelled_before_its_partitions_move() {
     assert!(outbox.start(&old, Seq(1)).await.unwrap().is_none());
     assert!(outbox.take(&old, PartitionSet::ALL).await.unwrap().is_none());
     assert!(outbox.leave(&old, None).await.unwrap().is_none());
-    let purge = PurgeRequest {
-        scope: PurgeScope::ByAge(Duration::ZERO),
-        batch: 10,
-        cursor: None,
-        lease: Some(&old),
-    };
+    let purge = PurgeRequest { scope: PurgeScope::ByAge(Duration::ZERO), batch: 10, cursor: None, lease: Some(&old) };
     assert_eq!(outbox.purge(purge).await.unwrap(), Purged::Fenced);
     assert_eq!(outbox.number("select count(*) from outbox_event").await, 2);
 }
@@ -72,11 +59,7 @@ async fn a_namesake_takes_the_place_of_the_first() {
     assert_eq!(renewal.nodes.len(), 1);
     assert!(renewal.nodes[0].live);
     let taken = outbox.take(&second, PartitionSet::ALL).await.unwrap().unwrap();
-    assert!(
-        taken
-            .iter()
-            .all(|taken| taken.position == Position::START && taken.suspects == 2)
-    );
+    assert!(taken.iter().all(|taken| taken.position == Position::START && taken.suspects == 2));
 
     outbox.leave(&second, None).await.unwrap().unwrap();
     let third = join(&outbox, "n", MINUTE).await;
@@ -87,10 +70,7 @@ async fn a_namesake_takes_the_place_of_the_first() {
 async fn what_is_released_carries_position_and_suspects_and_nothing_else_moves() {
     let outbox = Outbox::new().await;
     let (lease, _) = owner(&outbox, "n").await;
-    let given = [Released {
-        partition: Partition(3),
-        suspects: 5,
-    }];
+    let given = [Released { partition: Partition(3), suspects: 5 }];
     outbox.release(&lease, &given, &at(40)).await.unwrap().unwrap();
     let other = join(&outbox, "m", MINUTE).await;
     let taken = outbox.take(&other, PartitionSet::ALL).await.unwrap().unwrap();
@@ -105,11 +85,7 @@ async fn what_is_released_carries_position_and_suspects_and_nothing_else_moves()
     let others = PartitionSet::ALL.iter().filter(|partition| *partition != Partition(3)).collect();
     let taken = outbox.take(&other, others).await.unwrap().unwrap();
     assert_eq!(taken.len(), 255);
-    assert!(
-        taken
-            .iter()
-            .all(|taken| taken.suspects == 0 && taken.position == at(50))
-    );
+    assert!(taken.iter().all(|taken| taken.suspects == 0 && taken.position == at(50)));
 }
 
 #[tokio::test]
@@ -128,14 +104,7 @@ async fn an_outcome_of_an_earlier_epoch_changes_nothing_and_is_counted() {
 #[tokio::test]
 async fn suspects_are_the_oldest_heads_and_the_newest_rows() {
     let outbox = Outbox::new().await;
-    outbox
-        .write(
-            ["a", "a", "b", "c", "d", "e"]
-                .map(keyed)
-                .into_iter()
-                .chain([event(), event()]),
-        )
-        .await;
+    outbox.write(["a", "a", "b", "c", "d", "e"].map(keyed).into_iter().chain([event(), event()])).await;
     outbox.write([event().deliver_after(MINUTE)]).await;
     let (lease, _) = owner(&outbox, "n").await;
     outbox.run("update outbox_instance set until = 0").await;
@@ -160,17 +129,9 @@ async fn suspects_below_the_position_are_found_by_due_time_and_hold() {
     outbox.write([keyed("a"), keyed("b"), keyed("b"), event()]).await;
     let (lease, taken) = owner(&outbox, "n").await;
     let rows = outbox.page_after(0).await.rows;
-    let retry = Change::Retry {
-        attempts: 1,
-        after: Duration::ZERO,
-        error: None,
-        progress: None,
-    };
+    let retry = Change::Retry { attempts: 1, after: Duration::ZERO, error: None, progress: None };
     let batch = Batch {
-        outcomes: vec![
-            outcome(&rows[0], &taken, retry),
-            outcome(&rows[3], &taken, Change::Done),
-        ],
+        outcomes: vec![outcome(&rows[0], &taken, retry), outcome(&rows[3], &taken, Change::Done)],
         holds: vec![pillarbox_core::port::HoldChange::Set(pillarbox_core::port::Hold {
             partition: rows[1].partition(),
             key: "b".into(),
@@ -186,13 +147,6 @@ async fn suspects_below_the_position_are_found_by_due_time_and_hold() {
     let taken = outbox.take(&other, PartitionSet::ALL).await.unwrap().unwrap();
     let recall = outbox.recall(&taken).await.unwrap();
     assert_eq!(recall.suspects, [1, 2].map(Seq));
-    assert_eq!(
-        recall
-            .failing
-            .iter()
-            .map(|(_, key, seq)| (key.as_str(), seq.0))
-            .collect::<Vec<_>>(),
-        [("a", 1)]
-    );
+    assert_eq!(recall.failing.iter().map(|(_, key, seq)| (key.as_str(), seq.0)).collect::<Vec<_>>(), [("a", 1)]);
     assert_eq!(recall.holds.len(), 1);
 }

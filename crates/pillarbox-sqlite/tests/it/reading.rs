@@ -36,9 +36,7 @@ async fn what_is_written_is_read_to_the_byte() {
     ]
     .map(|event| event.build().unwrap())
     .into();
-    outbox
-        .write(written.iter().map(pillarbox_core::Event::to_builder))
-        .await;
+    outbox.write(written.iter().map(pillarbox_core::Event::to_builder)).await;
     let page = outbox.page_after(0).await;
     let read: Vec<_> = page
         .rows
@@ -49,12 +47,7 @@ async fn what_is_written_is_read_to_the_byte() {
         })
         .collect();
     assert_eq!(read, written);
-    assert_eq!(
-        outbox
-            .number("select count(*) from outbox_event where typeof(payload) = 'text'")
-            .await,
-        3
-    );
+    assert_eq!(outbox.number("select count(*) from outbox_event where typeof(payload) = 'text'").await, 3);
 }
 
 #[tokio::test]
@@ -90,15 +83,8 @@ async fn an_exhausted_page_passes_the_rows_of_others() {
 async fn recent_rows_stop_the_page_before_them() {
     let outbox = Outbox::new().await;
     outbox.write([event(), event(), event()]).await;
-    outbox
-        .run("update outbox_event set created_at = 0 where seq <> 2")
-        .await;
-    let scan = Scan {
-        partitions: PartitionSet::ALL,
-        after: &Position::START,
-        limit: 5,
-        skip_recent: MINUTE,
-    };
+    outbox.run("update outbox_event set created_at = 0 where seq <> 2").await;
+    let scan = Scan { partitions: PartitionSet::ALL, after: &Position::START, limit: 5, skip_recent: MINUTE };
     let page = outbox.page(scan, &mut |_: Candidate<'_>| true).await.unwrap();
     assert_eq!((seqs(&page.rows), page.position.seq, page.more), (vec![1], Seq(1), false));
 }
@@ -120,20 +106,9 @@ async fn broken_rows_are_told_apart_and_their_neighbours_go_on() {
         outbox.run(sql).await;
     }
     let rows = outbox.page_after(0).await.rows;
-    let words = [
-        "event_id",
-        "headers",
-        "attempts",
-        "attempts",
-        "payload",
-        "event type",
-        "event_key",
-        "occurred_at",
-    ];
+    let words = ["event_id", "headers", "attempts", "attempts", "payload", "event type", "event_key", "occurred_at"];
     for (row, word) in rows.iter().zip(words) {
-        let Row::Broken { reason, .. } = row else {
-            panic!("{row:?} is not broken")
-        };
+        let Row::Broken { reason, .. } = row else { panic!("{row:?} is not broken") };
         assert!(reason.contains(word), "{reason}");
     }
     assert_eq!(rows[0].key(), Some(&Key::from("k")));
@@ -158,16 +133,10 @@ async fn due_rows_come_by_their_time_and_the_next_is_announced() {
         ])
         .await;
     assert_eq!(seqs(&outbox.page_after(0).await.rows), [4]);
-    let due = outbox
-        .due(PartitionSet::ALL, 10, &mut |_: Candidate<'_>| true)
-        .await
-        .unwrap();
+    let due = outbox.due(PartitionSet::ALL, 10, &mut |_: Candidate<'_>| true).await.unwrap();
     assert_eq!(seqs(&due.rows), [2, 1]);
     assert!(due.next.unwrap() <= MINUTE && due.next.unwrap() > MINUTE / 2, "{due:?}");
-    let one = outbox
-        .due(PartitionSet::ALL, 1, &mut |candidate: Candidate<'_>| candidate.seq.0 != 2)
-        .await
-        .unwrap();
+    let one = outbox.due(PartitionSet::ALL, 1, &mut |candidate: Candidate<'_>| candidate.seq.0 != 2).await.unwrap();
     assert_eq!(seqs(&one.rows), [1]);
     let foreign = PartitionSet::from_iter([Partition(8)]);
     let none = outbox.due(foreign, 10, &mut |_: Candidate<'_>| true).await.unwrap();
@@ -186,16 +155,7 @@ async fn a_retry_is_due_later_and_keeps_what_it_is_not_given() {
         error: error.map(Into::into),
         progress: progress.map(Into::into),
     };
-    settle(
-        &outbox,
-        &lease,
-        vec![outcome(
-            &rows[0],
-            &taken,
-            retry(MINUTE, Some("boom \"1\""), Some("[0]")),
-        )],
-    )
-    .await;
+    settle(&outbox, &lease, vec![outcome(&rows[0], &taken, retry(MINUTE, Some("boom \"1\""), Some("[0]")))]).await;
     assert_eq!(outbox.rows(&[Seq(1), Seq(2)]).await.unwrap().len(), 1);
     assert_eq!(seqs(&outbox.lane(rows[0].partition(), &"a".into(), Seq(1), 9).await.unwrap()), [2]);
     settle(&outbox, &lease, vec![outcome(&rows[0], &taken, retry(Duration::ZERO, None, None))]).await;
@@ -203,10 +163,8 @@ async fn a_retry_is_due_later_and_keeps_what_it_is_not_given() {
     assert_eq!(seqs(&lane), [1, 2]);
     let Row::Event(record) = &lane[0] else { panic!() };
     assert_eq!((record.attempts, record.progress.as_deref()), (2, Some("[0]")));
-    let error: String = sqlx::query_scalar("select last_error from outbox_event where seq = 1")
-        .fetch_one(outbox.pool())
-        .await
-        .unwrap();
+    let error: String =
+        sqlx::query_scalar("select last_error from outbox_event where seq = 1").fetch_one(outbox.pool()).await.unwrap();
     assert_eq!(error, "boom \"1\"");
 }
 
@@ -219,12 +177,7 @@ async fn a_finished_row_is_neither_revived_nor_counted_as_head() {
     settle(&outbox, &lease, vec![outcome(&row, &taken, Change::Done)]).await;
     settle(&outbox, &lease, vec![outcome(&row, &taken, dead(true))]).await;
     settle(&outbox, &lease, vec![outcome(&row, &taken, Change::Delete)]).await;
-    assert_eq!(
-        outbox
-            .number("select count(*) from outbox_event where status = 'DONE' and done_at > 0")
-            .await,
-        1
-    );
+    assert_eq!(outbox.number("select count(*) from outbox_event where status = 'DONE' and done_at > 0").await, 1);
     assert_eq!(outbox.number("select count(*) from outbox_hold").await, 0);
 }
 
@@ -250,27 +203,16 @@ async fn a_dead_head_keeps_its_hold_until_it_is_cleared() {
     let (lease, taken) = owner(&outbox, "n").await;
     let rows = outbox.page_after(0).await.rows;
     let partition = rows[0].partition();
-    let hold = |kind, from| Hold {
-        partition,
-        key: "a".into(),
-        kind,
-        from: Seq(from),
-    };
+    let hold = |kind, from| Hold { partition, key: "a".into(), kind, from: Seq(from) };
     settle(&outbox, &lease, vec![outcome(&rows[0], &taken, dead(true))]).await;
     let changes = async |holds| {
-        let batch = Batch {
-            holds,
-            ..Batch::default()
-        };
+        let batch = Batch { holds, ..Batch::default() };
         outbox.settle(&lease, &batch).await.unwrap();
         outbox.recall(&taken).await.unwrap().holds
     };
     let overflow = HoldChange::Set(hold(HoldKind::Overflow, 2));
     assert_eq!(changes(vec![overflow.clone()]).await, [hold(HoldKind::DeadHead, 1)]);
-    let clear = HoldChange::Clear {
-        partition,
-        key: "a".into(),
-    };
+    let clear = HoldChange::Clear { partition, key: "a".into() };
     assert_eq!(changes(vec![clear.clone(), overflow]).await, [hold(HoldKind::Overflow, 2)]);
     assert_eq!(changes(vec![clear]).await, []);
 }

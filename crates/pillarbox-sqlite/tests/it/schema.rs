@@ -24,10 +24,7 @@ async fn eight_at_once_migrate_once() {
         start.await.unwrap().unwrap();
     }
     let store = open(&folder, Options::new()).await;
-    let applied: i64 = sqlx::query_scalar("select count(*) from outbox_schema")
-        .fetch_one(store.pool())
-        .await
-        .unwrap();
+    let applied: i64 = sqlx::query_scalar("select count(*) from outbox_schema").fetch_one(store.pool()).await.unwrap();
     assert_eq!(applied, VERSION);
 }
 
@@ -70,10 +67,7 @@ async fn the_text_of_the_migrations_makes_the_tables() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder, Options::new().prefix("mine_")).await;
     for (_, sql) in migrations("mine_").unwrap() {
-        sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
-            .execute(store.pool())
-            .await
-            .unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(store.pool()).await.unwrap();
     }
     store.check().await.unwrap();
     store.migrate().await.unwrap();
@@ -84,10 +78,7 @@ async fn the_text_of_the_migrations_makes_the_tables() {
 async fn a_hostile_prefix_is_refused_before_anything_is_opened() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("outbox.db");
-    let refused = Options::new()
-        .prefix("x; drop table users; --")
-        .open(path.to_str().unwrap())
-        .await;
+    let refused = Options::new().prefix("x; drop table users; --").open(path.to_str().unwrap()).await;
     assert_eq!(refused.unwrap_err().kind(), StoreErrorKind::Rejected);
     assert!(!path.exists());
 }
@@ -110,15 +101,12 @@ async fn a_pool_with_another_journal_mode_is_refused() {
     let pool = SqlitePoolOptions::new().connect_lazy_with(options.clone());
     SqliteStore::from_pool(pool).unwrap().migrate().await.unwrap();
 
-    let memory = SqlitePoolOptions::new()
-        .max_connections(1)
-        .connect_lazy_with(SqliteConnectOptions::new().in_memory(true));
+    let memory =
+        SqlitePoolOptions::new().max_connections(1).connect_lazy_with(SqliteConnectOptions::new().in_memory(true));
     assert!(SqliteStore::from_pool(memory).unwrap().migrate().await.is_err());
 
     let folder = tempfile::tempdir().unwrap();
-    let delete = options
-        .filename(folder.path().join("other.db"))
-        .journal_mode(SqliteJournalMode::Delete);
+    let delete = options.filename(folder.path().join("other.db")).journal_mode(SqliteJournalMode::Delete);
     let pool = SqlitePoolOptions::new().max_connections(1).connect_lazy_with(delete);
     let error = SqliteStore::from_pool(pool).unwrap().migrate().await.unwrap_err();
     assert!(!error.to_string().is_empty());
@@ -134,9 +122,7 @@ async fn a_plain_insert_by_hand_is_an_event() {
         )
         .await;
     let page = outbox.page_after(0).await;
-    let [Row::Event(record)] = &page.rows[..] else {
-        panic!("{page:?}")
-    };
+    let [Row::Event(record)] = &page.rows[..] else { panic!("{page:?}") };
     assert_eq!(record.event.aggregate_type().as_str(), "__GLOBAL__");
     assert_eq!(record.event.payload().as_text(), Some("{\"a\": 1}"));
     assert_eq!(record.event.payload().content_type(), "application/json");

@@ -61,27 +61,13 @@ impl Outbox {
 }
 
 pub(crate) async fn open(folder: &TempDir, options: Options) -> SqliteStore {
-    options
-        .open(folder.path().join("outbox.db").to_str().unwrap())
-        .await
-        .unwrap()
+    options.open(folder.path().join("outbox.db").to_str().unwrap()).await.unwrap()
 }
 
 pub(crate) async fn page(store: &SqliteStore, seq: i64, pick: &mut (dyn FnMut(Candidate<'_>) -> bool + Send)) -> Page {
-    let after = Position {
-        seq: Seq(seq),
-        token: None,
-    };
-    let scan = Scan {
-        partitions: PartitionSet::ALL,
-        after: &after,
-        limit: 100,
-        skip_recent: Duration::ZERO,
-    };
-    store
-        .page(scan, &mut |candidate: Candidate<'_>| pick(candidate))
-        .await
-        .unwrap()
+    let after = Position { seq: Seq(seq), token: None };
+    let scan = Scan { partitions: PartitionSet::ALL, after: &after, limit: 100, skip_recent: Duration::ZERO };
+    store.page(scan, &mut |candidate: Candidate<'_>| pick(candidate)).await.unwrap()
 }
 
 pub(crate) fn event() -> EventBuilder {
@@ -103,12 +89,7 @@ pub(crate) fn seqs(rows: &[Row]) -> Vec<i64> {
 }
 
 pub(crate) async fn join(store: &SqliteStore, name: &str, ttl: Duration) -> Lease {
-    let joining = Joining {
-        node: NodeId::new(name),
-        ttl,
-        routes: vec!["a".into()],
-        in_flight: 2,
-    };
+    let joining = Joining { node: NodeId::new(name), ttl, routes: vec!["a".into()], in_flight: 2 };
     store.join(&joining).await.unwrap()
 }
 
@@ -132,17 +113,10 @@ pub(crate) fn outcome(row: &Row, taken: &[Taken], change: Change) -> Settlement 
 }
 
 pub(crate) async fn settle(store: &SqliteStore, lease: &Lease, outcomes: Vec<Settlement>) -> Settled {
-    let batch = Batch {
-        outcomes,
-        ..Batch::default()
-    };
+    let batch = Batch { outcomes, ..Batch::default() };
     store.settle(lease, &batch).await.unwrap()
 }
 
 pub(crate) fn dead(hold: bool) -> Change {
-    Change::Dead {
-        attempts: 3,
-        error: "Boom".into(),
-        hold,
-    }
+    Change::Dead { attempts: 3, error: "Boom".into(), hold }
 }

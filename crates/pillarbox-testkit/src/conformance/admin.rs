@@ -32,20 +32,8 @@ pub async fn events_are_found_by_every_field<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let owner = scene.owner().await;
     let rows = [
-        build(
-            Event::builder("Placed")
-                .aggregate("Order", "1")
-                .tenant("acme")
-                .key("k1")
-                .json(&1),
-        ),
-        build(
-            Event::builder("Placed")
-                .aggregate("Order", "2")
-                .tenant("zeta")
-                .key("k2")
-                .json(&1),
-        ),
+        build(Event::builder("Placed").aggregate("Order", "1").tenant("acme").key("k1").json(&1)),
+        build(Event::builder("Placed").aggregate("Order", "2").tenant("zeta").key("k2").json(&1)),
         build(Event::builder("Paid").aggregate("Invoice", "1").tenant("acme").json(&1)),
         build(event()),
     ]
@@ -106,11 +94,7 @@ pub async fn events_are_found_by_text_in_payload_or_error<B: Backend>() {
             Event::builder("C").json(&"else"),
         ])
         .await;
-    let failed = Change::Dead {
-        attempts: 1,
-        error: "Connection REFUSED by order-service".to_owned(),
-        hold: false,
-    };
+    let failed = Change::Dead { attempts: 1, error: "Connection REFUSED by order-service".to_owned(), hold: false };
     scene.settle_one(&owner, seqs[2], failed).await;
     let by_text = async |text: &str| list(&scene, &query(|q| q.text = Some(text.to_owned()))).await;
     assert_eq!(by_text("order").await, [seqs[0], seqs[2]]);

@@ -67,9 +67,9 @@ pub async fn a_receipt_that_is_forgotten_costs_latency_only<B: Backend>() {
 pub async fn a_failing_event_is_tried_again_until_it_succeeds_or_is_dead<B: Backend>() {
     let stage = Stage::<B>::new().await;
     let outbox = stage.single().await.start().await.expect("start");
-    let long = "x".repeat(5_000);
+    let words = "x".repeat(5_000);
     stage.probe.fail(Which::of_key("twice"), 2);
-    stage.probe.answer(Which::of_key("ever"), 99, Err(HandlerError::msg(&long)));
+    stage.probe.answer(Which::of_key("ever"), 99, Err(HandlerError::msg(&words)));
     let ids = write(&outbox, [keyed("twice"), keyed("ever")]).await;
     stage.until_count(Status::Dead, 1).await;
     stage.until_count(Status::Done, 1).await;
@@ -186,7 +186,12 @@ pub async fn a_retry_does_not_wait_for_the_next_poll<B: Backend>() {
 pub async fn hot_and_cold_delivery_hand_out_the_same_bytes<B: Backend>() {
     let stage = Stage::<B>::new().await;
     let odd = "{ \"b\":1,\n\t\"a\" : [2.50, \"\\u00e9\u{e9}\"] }";
-    let make = || [event().payload(Payload::json_text(odd).expect("JSON")), event().payload(Payload::bytes("a/b", vec![0, 255, 10]))];
+    let make = || {
+        [
+            event().payload(Payload::json_text(odd).expect("JSON")),
+            event().payload(Payload::bytes("a/b", vec![0, 255, 10])),
+        ]
+    };
     // Nobody delivers yet: these are read from the table.
     let writer = pillarbox_core::Outbox::writer_only(stage.backend.second_handle().await);
     let writer = writer.start().await.expect("start");
@@ -242,13 +247,7 @@ pub async fn the_purge_removes_finished_rows_on_schedule<B: Backend>() {
     let stage = Stage::<B>::new().await;
     let scope = PurgeScope::Finished { done: Duration::ZERO, dead: None };
     let every = Duration::from_millis(20);
-    let outbox = stage
-        .single()
-        .await
-        .purge(PurgeOptions { scope, batch: 3, every })
-        .start()
-        .await
-        .expect("start");
+    let outbox = stage.single().await.purge(PurgeOptions { scope, batch: 3, every }).start().await.expect("start");
     stage.probe.answer(Which::of_key("dies"), 1, Err(HandlerError::msg("no").permanent()));
     let mut events: Vec<_> = (0..10).map(|_| event()).collect();
     events.push(keyed("dies"));
@@ -389,7 +388,8 @@ pub async fn an_ordered_outbox_wants_keys<B: Backend>() {
     use pillarbox_core::{Outbox, engine::WriteError};
 
     let stage = Stage::<B>::new().await;
-    let strict = Outbox::ordered(stage.backend.second_handle().await).handle(ROUTE, stage.probe.handler()).retry(quick());
+    let strict =
+        Outbox::ordered(stage.backend.second_handle().await).handle(ROUTE, stage.probe.handler()).retry(quick());
     let strict = strict.start().await.expect("start");
     let mut tx = strict.begin().await.expect("begin");
     let refused = tx.write(event()).await;
@@ -421,8 +421,9 @@ pub async fn each_of_many_events_is_delivered_exactly_once<B: Backend>() {
             tokio::spawn(async move {
                 let mut ids = Vec::new();
                 for batch in 0..100 {
-                    let of = |n: usize| if n % 4 == 0 { keyed(&format!("{writer}-{}", n % 5)) } else { event() };
-                    ids.extend(write(&outbox, (0..1 + batch % 10).map(of)).await);
+                    let of =
+                        |n: usize| if n.is_multiple_of(4) { keyed(&format!("{writer}-{}", n % 5)) } else { event() };
+                    ids.extend(write(&outbox, (0..=(batch % 10)).map(of)).await);
                 }
                 ids
             })

@@ -42,9 +42,7 @@ pub async fn nothing_is_written_by_a_former_life_of_the_node<B: Backend>() {
 }
 
 async fn lapsing<B: Backend>(scene: &Scene<B>) -> Owner {
-    scene
-        .owner_of("lapsing", Duration::from_secs(4), PartitionSet::ALL)
-        .await
+    scene.owner_of("lapsing", Duration::from_secs(4), PartitionSet::ALL).await
 }
 
 /// A batch with something of everything, and how things stood before it.
@@ -56,30 +54,16 @@ struct Attempt {
 impl Attempt {
     async fn prepare<B: Backend>(scene: &Scene<B>, owner: &Owner) -> Self {
         let written = scene.write((0..5).map(|n| keyed(&format!("k{n}")))).await;
-        let changes = [
-            Change::Done,
-            Change::Delete,
-            retry(Duration::ZERO),
-            dead(true),
-            Change::Interrupted,
-        ];
+        let changes = [Change::Done, Change::Delete, retry(Duration::ZERO), dead(true), Change::Interrupted];
         let mut outcomes = Vec::new();
         for (seq, change) in written.iter().zip(changes) {
             outcomes.push(scene.outcome(owner, *seq, change).await);
         }
-        let hold = Hold {
-            partition: partition_of("k4"),
-            key: "k4".into(),
-            kind: HoldKind::Overflow,
-            from: written[4],
-        };
+        let hold = Hold { partition: partition_of("k4"), key: "k4".into(), kind: HoldKind::Overflow, from: written[4] };
         let batch = Batch {
             outcomes,
             holds: vec![HoldChange::Set(hold)],
-            position: Some(Position {
-                seq: written[4],
-                token: None,
-            }),
+            position: Some(Position { seq: written[4], token: None }),
         };
         Self { batch, written }
     }

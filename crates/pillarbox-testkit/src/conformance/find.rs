@@ -18,9 +18,7 @@ const SECOND: Duration = Duration::from_secs(1);
 pub async fn due_rows_come_by_their_due_time<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let delays = [3, 1, 2, 9];
-    let written = scene
-        .write(delays.map(|delay| event().deliver_after(SECOND * delay)))
-        .await;
+    let written = scene.write(delays.map(|delay| event().deliver_after(SECOND * delay))).await;
     scene.backend.pass(SECOND * 4).await;
     let due = scene.due().await;
     assert_eq!(seqs(&due.rows), [written[1], written[2], written[0]]);
@@ -30,16 +28,9 @@ pub async fn due_rows_come_by_their_due_time<B: Backend>() {
 /// D4.
 pub async fn due_takes_what_is_picked_up_to_its_limit<B: Backend>() {
     let scene = Scene::<B>::new().await;
-    let written = scene
-        .write(events(10).into_iter().map(|event| event.deliver_after(SECOND)))
-        .await;
+    let written = scene.write(events(10).into_iter().map(|event| event.deliver_after(SECOND))).await;
     scene.backend.pass(SECOND * 2).await;
-    let mut even = |c: Candidate<'_>| {
-        written
-            .iter()
-            .position(|seq| *seq == c.seq)
-            .is_some_and(|at| at % 2 == 0)
-    };
+    let mut even = |c: Candidate<'_>| written.iter().position(|seq| *seq == c.seq).is_some_and(|at| at % 2 == 0);
     let due = scene.store().due(PartitionSet::ALL, 3, &mut even).await.expect("due");
     assert_eq!(seqs(&due.rows), [written[0], written[2], written[4]]);
     let due = scene.store().due(PartitionSet::ALL, 100, &mut even).await.expect("due");
@@ -49,9 +40,7 @@ pub async fn due_takes_what_is_picked_up_to_its_limit<B: Backend>() {
 /// P2.
 pub async fn due_reads_only_the_partitions_asked_for<B: Backend>() {
     let scene = Scene::<B>::new().await;
-    let written = scene
-        .write(["a", "b"].map(|key| keyed(key).deliver_after(SECOND)))
-        .await;
+    let written = scene.write(["a", "b"].map(|key| keyed(key).deliver_after(SECOND))).await;
     scene.write_one(keyed("b").deliver_after(LONG)).await;
     scene.backend.pass(SECOND * 2).await;
     let only = [partition_of("a")].into_iter().collect();
@@ -91,11 +80,7 @@ pub async fn a_lane_has_the_pending_due_rows_of_one_key_from_a_number_on<B: Back
     assert_eq!(scene.lane("k", Seq(0)).await, expected);
     assert_eq!(scene.lane("k", written[3]).await, expected[1..], "from includes the number itself");
     let key = Key::from("k");
-    let some = scene
-        .store()
-        .lane(partition_of("k"), &key, written[1], 2)
-        .await
-        .expect("lane");
+    let some = scene.store().lane(partition_of("k"), &key, written[1], 2).await.expect("lane");
     assert_eq!(seqs(&some), expected[1..3]);
 
     scene.backend.pass(SECOND * 6).await;
@@ -141,11 +126,7 @@ pub async fn a_row_comes_back_with_its_attempts_and_progress<B: Backend>() {
     };
     scene.settle_one(&owner, seq, change).await;
     let due = scene.due().await.rows;
-    let lane = scene
-        .store()
-        .lane(partition_of("k"), &Key::from("k"), Seq(0), 9)
-        .await
-        .expect("lane");
+    let lane = scene.store().lane(partition_of("k"), &Key::from("k"), Seq(0), 9).await.expect("lane");
     let rows = scene.store().rows(&[seq]).await.expect("rows");
     for row in [&due[0], &lane[0], &rows[0]] {
         let Row::Event(record) = row else {
@@ -159,9 +140,7 @@ pub async fn a_row_comes_back_with_its_attempts_and_progress<B: Backend>() {
 pub async fn recall_names_the_failing_heads_of_keys<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let owner = scene.owner().await;
-    let written = scene
-        .write([keyed("a"), keyed("b"), event(), keyed("c"), keyed("a")])
-        .await;
+    let written = scene.write([keyed("a"), keyed("b"), event(), keyed("c"), keyed("a")]).await;
     for (seq, after) in [(written[0], LONG), (written[1], Duration::ZERO), (written[2], LONG)] {
         scene.settle_one(&owner, seq, retry(after)).await;
     }
@@ -201,10 +180,7 @@ pub async fn suspects_are_the_oldest_and_the_newest_pending_rows<B: Backend>() {
     let elsewhere = scene.write_to(Partition(8), 3).await;
     scene.settle_one(&owner, written[0], Change::Done).await;
     let suspects = async |suspects: u32| {
-        let taken = |number: u8, suspects| Taken {
-            suspects,
-            ..owner.taken(Partition(number)).clone()
-        };
+        let taken = |number: u8, suspects| Taken { suspects, ..owner.taken(Partition(number)).clone() };
         let taken = [taken(7, suspects), taken(8, 0)];
         let mut suspects = scene.store().recall(&taken).await.expect("recall").suspects;
         suspects.sort_unstable();
@@ -225,10 +201,7 @@ pub async fn among_the_oldest_suspects_a_key_counts_with_its_head_alone<B: Backe
     let head = scene.write((0..20).map(|_| keyed("k"))).await[0];
     let next = scene.write_to(partition, 1).await[0];
     scene.write_to(partition, 20).await;
-    let taken = Taken {
-        suspects: 2,
-        ..owner.taken(partition).clone()
-    };
+    let taken = Taken { suspects: 2, ..owner.taken(partition).clone() };
     let mut suspects = scene.store().recall(&[taken]).await.expect("recall").suspects;
     suspects.sort_unstable();
     assert_eq!(suspects.len(), 4);

@@ -13,26 +13,15 @@ use super::{
 };
 
 fn overflow(key: &str, from: Seq) -> Hold {
-    Hold {
-        partition: partition_of(key),
-        key: Key::from(key),
-        kind: HoldKind::Overflow,
-        from,
-    }
+    Hold { partition: partition_of(key), key: Key::from(key), kind: HoldKind::Overflow, from }
 }
 
 fn dead_head(key: &str, from: Seq) -> Hold {
-    Hold {
-        kind: HoldKind::DeadHead,
-        ..overflow(key, from)
-    }
+    Hold { kind: HoldKind::DeadHead, ..overflow(key, from) }
 }
 
 fn clear(key: &str) -> HoldChange {
-    HoldChange::Clear {
-        partition: partition_of(key),
-        key: Key::from(key),
-    }
+    HoldChange::Clear { partition: partition_of(key), key: Key::from(key) }
 }
 
 /// O3.
@@ -68,14 +57,7 @@ pub async fn changes_to_holds_are_applied_in_order<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let owner = scene.owner().await;
     let set = |key, from| HoldChange::Set(overflow(key, Seq(from)));
-    let changes = vec![
-        set("a", 1),
-        clear("a"),
-        set("a", 2),
-        set("b", 3),
-        clear("b"),
-        set("a", 4),
-    ];
+    let changes = vec![set("a", 1), clear("a"), set("a", 2), set("b", 3), clear("b"), set("a", 4)];
     scene.change_holds(&owner, changes).await;
     assert_eq!(scene.holds(&owner).await, [overflow("a", Seq(4))]);
 }
@@ -98,9 +80,7 @@ pub async fn a_dead_head_replaces_an_overflow<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let owner = scene.owner().await;
     let written = scene.write([keyed("a"), keyed("a")]).await;
-    scene
-        .change_holds(&owner, vec![HoldChange::Set(overflow("a", written[0]))])
-        .await;
+    scene.change_holds(&owner, vec![HoldChange::Set(overflow("a", written[0]))]).await;
     scene.settle_one(&owner, written[0], dead(true)).await;
     assert_eq!(scene.holds(&owner).await, [dead_head("a", written[0])]);
 }
@@ -110,11 +90,8 @@ pub async fn a_clear_in_the_same_batch_undoes_the_hold_of_a_dead_head<B: Backend
     let scene = Scene::<B>::new().await;
     let owner = scene.owner().await;
     let seq = scene.write_one(keyed("a")).await;
-    let batch = Batch {
-        outcomes: vec![scene.outcome(&owner, seq, dead(true)).await],
-        holds: vec![clear("a")],
-        position: None,
-    };
+    let batch =
+        Batch { outcomes: vec![scene.outcome(&owner, seq, dead(true)).await], holds: vec![clear("a")], position: None };
     assert_eq!(scene.settle_batch(&owner, &batch).await, Settled::Applied { stale: 0 });
     assert!(scene.holds(&owner).await.is_empty());
 }

@@ -48,8 +48,8 @@ pub mod own;
 pub mod page;
 pub mod race;
 mod scene;
-mod stage;
 pub mod settle;
+mod stage;
 pub mod upkeep;
 pub mod write;
 
@@ -88,11 +88,7 @@ pub trait Backend: Sized + Send + Sync + 'static {
 
 /// Runs a case to its end; what the tests that [`conformance!`](crate::conformance!) makes are made of.
 pub fn run(case: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime")
-        .block_on(case);
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(case);
 }
 
 /// Makes a test of every case, for a type that implements [`Backend`](crate::conformance::Backend).

@@ -32,7 +32,7 @@ pub async fn two_nodes_share_the_partitions_and_deliver_each_event_once<B: Backe
     let two = stage.node().await.start().await.expect("start");
     let mut ids = Vec::new();
     for round in 0..40 {
-        let of = |n: usize| if n % 2 == 0 { keyed(&format!("k{}", n % 8)) } else { event() };
+        let of = |n: usize| if n.is_multiple_of(2) { keyed(&format!("k{}", n % 8)) } else { event() };
         ids.extend(write(if round % 2 == 0 { &one } else { &two }, (0..10).map(of)).await);
     }
     until("even shares", || one.partitions_owned() == 128 && two.partitions_owned() == 128).await;
@@ -147,7 +147,8 @@ pub async fn an_event_whose_route_only_another_node_has_is_deferred<B: Backend>(
     let stage = Stage::<B>::new().await;
     let grace = Duration::from_millis(50);
     let old = stage.node().await.route_grace(grace).start().await.expect("start");
-    let new = stage.node().await.route_grace(grace).handle("Novel", stage.probe.handler()).start().await.expect("start");
+    let new =
+        stage.node().await.route_grace(grace).handle("Novel", stage.probe.handler()).start().await.expect("start");
     // Both know of each other.
     until("even shares", || old.partitions_owned() == 128 && new.partitions_owned() == 128).await;
     let of = |n: usize| pillarbox_core::Event::builder("Novel").key(format!("k{n}")).json(&n);

@@ -41,8 +41,7 @@ pub async fn a_failed_event_holds_back_its_key_alone<B: Backend>() {
     let ids = write(&outbox, [keyed("k"), keyed("k"), keyed("free"), event()]).await;
     stage.probe.wait_for(4).await;
     outbox.shutdown().await;
-    let of_key: Vec<_> =
-        stage.probe.log().ids().into_iter().filter(|id| *id == ids[0] || *id == ids[1]).collect();
+    let of_key: Vec<_> = stage.probe.log().ids().into_iter().filter(|id| *id == ids[0] || *id == ids[1]).collect();
     assert_eq!(of_key, [ids[0], ids[0], ids[0], ids[1]]);
     stage.until_count(Status::Done, 4).await;
 }

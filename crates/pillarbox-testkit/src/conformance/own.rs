@@ -17,10 +17,7 @@ const SHORT: Duration = Duration::from_secs(4);
 const LAPSE: Duration = Duration::from_secs(5);
 
 fn at(seq: i64) -> Position {
-    Position {
-        seq: Seq(seq),
-        token: None,
-    }
+    Position { seq: Seq(seq), token: None }
 }
 
 fn some(numbers: impl IntoIterator<Item = u8>) -> PartitionSet {
@@ -28,10 +25,7 @@ fn some(numbers: impl IntoIterator<Item = u8>) -> PartitionSet {
 }
 
 async fn settle_position<B: Backend>(scene: &Scene<B>, owner: &Owner, position: Position) {
-    let batch = Batch {
-        position: Some(position),
-        ..Batch::default()
-    };
+    let batch = Batch { position: Some(position), ..Batch::default() };
     assert_eq!(scene.settle_batch(owner, &batch).await, Settled::Applied { stale: 0 });
 }
 
@@ -43,11 +37,7 @@ pub async fn a_renewal_shows_every_node_and_owner<B: Backend>() {
     let renewal = scene.store().renew(&a.lease, LONG).await.expect("renew");
     let mut renewal = renewal.expect("the lease is in force");
     renewal.nodes.sort_by(|a, b| a.node.cmp(&b.node));
-    let nodes: Vec<_> = renewal
-        .nodes
-        .iter()
-        .map(|view| (view.node.as_str(), view.live))
-        .collect();
+    let nodes: Vec<_> = renewal.nodes.iter().map(|view| (view.node.as_str(), view.live)).collect();
     assert_eq!(nodes, [("a", true), ("b", true)]);
     assert_eq!(renewal.nodes[1].routes, ["(\"Order\", \"b\")"]);
     let of = |node: &NodeId| -> PartitionSet {
@@ -81,33 +71,16 @@ pub async fn a_lapsed_lease_is_not_revived_and_its_node_can_do_nothing<B: Backen
     assert!(store.renew(lease, LONG).await.expect("renew").is_none());
     assert!(store.expel(lease).await.expect("expel").is_none());
     assert!(store.take(lease, PartitionSet::ALL).await.expect("take").is_none());
-    let released = [Released {
-        partition: Partition(1),
-        suspects: 0,
-    }];
-    assert!(
-        store
-            .release(lease, &released, &at(99))
-            .await
-            .expect("release")
-            .is_none()
-    );
+    let released = [Released { partition: Partition(1), suspects: 0 }];
+    assert!(store.release(lease, &released, &at(99)).await.expect("release").is_none());
     assert!(store.leave(lease, Some(&at(99))).await.expect("leave").is_none());
-    let request = PurgeRequest {
-        scope: PurgeScope::ByAge(Duration::ZERO),
-        batch: 10,
-        cursor: None,
-        lease: Some(lease),
-    };
+    let request =
+        PurgeRequest { scope: PurgeScope::ByAge(Duration::ZERO), batch: 10, cursor: None, lease: Some(lease) };
     assert_eq!(store.purge(request).await.expect("purge"), Purged::Fenced);
 
     let watcher = scene.join("b").await;
     let view = store.renew(&watcher, LONG).await.expect("renew").expect("a live lease");
-    let node = view
-        .nodes
-        .iter()
-        .find(|view| view.node == lease.node)
-        .expect("the node is still there");
+    let node = view.nodes.iter().find(|view| view.node == lease.node).expect("the node is still there");
     assert!(!node.live);
     assert_eq!(view.owners[1].as_ref(), Some(&lease.node), "what it owned is its own until it is expelled");
     assert!(view.owners[2].is_none(), "it has taken nothing more");
@@ -156,10 +129,7 @@ pub async fn a_position_is_handed_over_with_its_token<B: Backend>() {
     let scene = Scene::<B>::new().await;
     scene.write(events(3)).await;
     let old = scene.owner_of("old", SHORT, some([1])).await;
-    let position = Position {
-        seq: Seq(3),
-        token: Some("a:1 'b'".into()),
-    };
+    let position = Position { seq: Seq(3), token: Some("a:1 'b'".into()) };
     settle_position(&scene, &old, position.clone()).await;
     scene.backend.pass(LAPSE).await;
     let lease = scene.join("new").await;
@@ -186,10 +156,8 @@ pub async fn a_released_partition_is_free_at_once_with_its_position_and_suspects
     let scene = Scene::<B>::new().await;
     let old = scene.owner_of("old", LONG, some([1, 2])).await;
     let next = scene.owner_of("next", LONG, some([3])).await;
-    let released = [(1, 0), (2, 5), (3, 9), (4, 9)].map(|(number, suspects)| Released {
-        partition: Partition(number),
-        suspects,
-    });
+    let released =
+        [(1, 0), (2, 5), (3, 9), (4, 9)].map(|(number, suspects)| Released { partition: Partition(number), suspects });
     let release = scene.store().release(&old.lease, &released, &at(42)).await;
     release.expect("release").expect("the lease is in force");
     let taken = scene.take(&next.lease, some([1, 2, 4])).await;
@@ -217,19 +185,11 @@ pub async fn a_node_that_leaves_hands_over_without_suspects<B: Backend>() {
             assert!(taken.epoch > node.epoch(taken.partition));
             assert_eq!((taken.position, taken.suspects), (expected.clone(), 0));
         }
-        let released = [1, 2].map(|number| Released {
-            partition: Partition(number),
-            suspects: 0,
-        });
+        let released = [1, 2].map(|number| Released { partition: Partition(number), suspects: 0 });
         let release = scene.store().release(&next, &released, &Position::START).await;
         release.expect("release").expect("the lease is in force");
     }
-    let view = scene
-        .store()
-        .renew(&next, LONG)
-        .await
-        .expect("renew")
-        .expect("a live lease");
+    let view = scene.store().renew(&next, LONG).await.expect("renew").expect("a live lease");
     assert_eq!(view.nodes.len(), 1);
 }
 
@@ -254,12 +214,7 @@ pub async fn a_node_of_the_same_name_replaces_the_former<B: Backend>() {
 pub async fn a_later_life_has_a_higher_incarnation<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let first = scene.join("a").await;
-    scene
-        .store()
-        .leave(&first, None)
-        .await
-        .expect("leave")
-        .expect("the lease is in force");
+    scene.store().leave(&first, None).await.expect("leave").expect("the lease is in force");
     let second = scene.join("a").await;
     assert!(second.incarnation > first.incarnation);
     assert!(scene.store().renew(&first, LONG).await.expect("renew").is_none());
@@ -277,10 +232,7 @@ pub async fn every_take_raises_the_epoch<B: Backend>() {
         let again = scene.take(&lease, some([9])).await;
         assert!(again[0].epoch > taken[0].epoch);
         last = Some(again[0].epoch);
-        let released = [Released {
-            partition: Partition(9),
-            suspects: 0,
-        }];
+        let released = [Released { partition: Partition(9), suspects: 0 }];
         let release = scene.store().release(&lease, &released, &Position::START).await;
         release.expect("release").expect("the lease is in force");
     }

@@ -13,12 +13,7 @@ use super::{
 };
 
 fn scan(after: &Position, limit: usize) -> Scan<'_> {
-    Scan {
-        partitions: PartitionSet::ALL,
-        after,
-        limit,
-        skip_recent: Duration::ZERO,
-    }
+    Scan { partitions: PartitionSet::ALL, after, limit, skip_recent: Duration::ZERO }
 }
 
 async fn read<B: Backend>(scene: &Scene<B>, scan: Scan<'_>, pick: &mut dyn Pick) -> Page {
@@ -82,18 +77,12 @@ pub async fn only_the_partitions_asked_for_are_read<B: Backend>() {
         }
     }
     let partitions = [1, 128, 255].map(Partition).into_iter().collect();
-    let request = |limit| Scan {
-        partitions,
-        ..scan(&Position::START, limit)
-    };
+    let request = |limit| Scan { partitions, ..scan(&Position::START, limit) };
     let page = read(&scene, request(PLENTY), &mut any).await;
     assert_eq!(seqs(&page.rows), mine);
     let page = read(&scene, request(4), &mut any).await;
     assert_eq!(seqs(&page.rows), mine[..4]);
-    let none = Scan {
-        partitions: PartitionSet::EMPTY,
-        ..scan(&Position::START, PLENTY)
-    };
+    let none = Scan { partitions: PartitionSet::EMPTY, ..scan(&Position::START, PLENTY) };
     assert!(read(&scene, none, &mut any).await.rows.is_empty());
 }
 
@@ -170,11 +159,7 @@ pub async fn the_position_moves_past_what_was_read_and_settled<B: Backend>() {
         for row in &page.rows {
             outcomes.push(scene.outcome(&owner, row.seq(), Change::Done).await);
         }
-        let batch = Batch {
-            outcomes,
-            position: Some(position.clone()),
-            ..Batch::default()
-        };
+        let batch = Batch { outcomes, position: Some(position.clone()), ..Batch::default() };
         scene.settle_batch(&owner, &batch).await;
     }
     assert!(position.seq >= written[4], "{position:?} stays behind {:?}", written[4]);
@@ -188,10 +173,7 @@ pub async fn recent_rows_are_skipped_and_found_later<B: Backend>() {
     let old = scene.write_one(event()).await;
     scene.backend.pass(Duration::from_secs(6)).await;
     let young = scene.write_one(event()).await;
-    let request = |after| Scan {
-        skip_recent: Duration::from_secs(5),
-        ..scan(after, PLENTY)
-    };
+    let request = |after| Scan { skip_recent: Duration::from_secs(5), ..scan(after, PLENTY) };
     let page = read(&scene, request(&Position::START), &mut any).await;
     assert_eq!(seqs(&page.rows), [old]);
     assert!(page.position.seq < young, "the position passed a row that was left out");
@@ -242,12 +224,7 @@ pub async fn the_order_of_a_key_survives_a_late_commit<B: Backend>() {
     scene.store().commit(first).await.expect("commit");
     let thirteen = scene.write_one(keyed("k")).await;
     let page = scene.page(&page.position).await;
-    let of_key: Vec<Seq> = page
-        .rows
-        .iter()
-        .filter(|row| row.seq() != twelve)
-        .map(Row::seq)
-        .collect();
+    let of_key: Vec<Seq> = page.rows.iter().filter(|row| row.seq() != twelve).map(Row::seq).collect();
     assert_eq!(of_key, [ten, thirteen]);
 }
 

@@ -76,20 +76,11 @@ pub(super) fn seqs(rows: &[Row]) -> Vec<Seq> {
 }
 
 pub(super) fn dead(hold: bool) -> Change {
-    Change::Dead {
-        attempts: 3,
-        error: "boom".to_owned(),
-        hold,
-    }
+    Change::Dead { attempts: 3, error: "boom".to_owned(), hold }
 }
 
 pub(super) fn retry(after: Duration) -> Change {
-    Change::Retry {
-        attempts: 1,
-        after,
-        error: Some("oops".to_owned()),
-        progress: None,
-    }
+    Change::Retry { attempts: 1, after, error: Some("oops".to_owned()), progress: None }
 }
 
 pub(super) fn operator() -> Actor {
@@ -97,12 +88,7 @@ pub(super) fn operator() -> Actor {
 }
 
 pub(super) fn joining(name: &str, ttl: Duration) -> Joining {
-    Joining {
-        node: NodeId::new(name),
-        ttl,
-        routes: vec![format!("(\"Order\", \"{name}\")")],
-        in_flight: 2,
-    }
+    Joining { node: NodeId::new(name), ttl, routes: vec![format!("(\"Order\", \"{name}\")")], in_flight: 2 }
 }
 
 pub(super) fn any(_: Candidate<'_>) -> bool {
@@ -111,9 +97,7 @@ pub(super) fn any(_: Candidate<'_>) -> bool {
 
 impl<B: Backend> Scene<B> {
     pub(super) async fn new() -> Self {
-        Self {
-            backend: B::fresh().await,
-        }
+        Self { backend: B::fresh().await }
     }
 
     pub(super) fn store(&self) -> &B::Store {
@@ -132,10 +116,7 @@ impl<B: Backend> Scene<B> {
 
     /// Writes events without a key to a partition.
     pub(super) async fn write_to(&self, partition: Partition, count: usize) -> Vec<Seq> {
-        let row = || NewRow {
-            event: build(event()),
-            partition,
-        };
+        let row = || NewRow { event: build(event()), partition };
         let rows: Vec<NewRow> = (0..count).map(|_| row()).collect();
         self.write_rows(&rows).await
     }
@@ -182,12 +163,7 @@ impl<B: Backend> Scene<B> {
 
     /// A page of everything from a position on.
     pub(super) async fn page(&self, after: &Position) -> Page {
-        let scan = Scan {
-            partitions: PartitionSet::ALL,
-            after,
-            limit: PLENTY,
-            skip_recent: Duration::ZERO,
-        };
+        let scan = Scan { partitions: PartitionSet::ALL, after, limit: PLENTY, skip_recent: Duration::ZERO };
         self.store().page(scan, &mut any).await.expect("page")
     }
 
@@ -206,10 +182,7 @@ impl<B: Backend> Scene<B> {
     }
 
     pub(super) async fn lane(&self, key: &str, from: Seq) -> Vec<Seq> {
-        let rows = self
-            .store()
-            .lane(partition_of(key), &Key::from(key), from, PLENTY)
-            .await;
+        let rows = self.store().lane(partition_of(key), &Key::from(key), from, PLENTY).await;
         seqs(&rows.expect("lane"))
     }
 
@@ -256,10 +229,7 @@ impl<B: Backend> Scene<B> {
 
     pub(super) async fn settle(&self, owner: &Owner, mut outcomes: Vec<Settlement>) -> Settled {
         outcomes.sort_by_key(|outcome| outcome.seq);
-        let batch = Batch {
-            outcomes,
-            ..Batch::default()
-        };
+        let batch = Batch { outcomes, ..Batch::default() };
         self.settle_batch(owner, &batch).await
     }
 
@@ -268,10 +238,7 @@ impl<B: Backend> Scene<B> {
     }
 
     pub(super) async fn change_holds(&self, owner: &Owner, holds: Vec<HoldChange>) {
-        let batch = Batch {
-            holds,
-            ..Batch::default()
-        };
+        let batch = Batch { holds, ..Batch::default() };
         assert_eq!(self.settle_batch(owner, &batch).await, Settled::Applied { stale: 0 });
     }
 

@@ -53,12 +53,7 @@ pub async fn a_deferral_keeps_the_former_error_and_progress<B: Backend>() {
         error: Some("first".to_owned()),
         progress: Some("mail".into()),
     };
-    let deferred = Change::Retry {
-        attempts: 2,
-        after: Duration::ZERO,
-        error: None,
-        progress: None,
-    };
+    let deferred = Change::Retry { attempts: 2, after: Duration::ZERO, error: None, progress: None };
     scene.settle_one(&owner, seq, failed).await;
     scene.settle_one(&owner, seq, deferred).await;
     let found = scene.found(seq).await;
@@ -88,11 +83,7 @@ pub async fn the_longest_error_is_kept<B: Backend>() {
     let owner = scene.owner().await;
     let seq = scene.write_one(event()).await;
     let error = "🦀".repeat(ERROR_LIMIT);
-    let change = Change::Dead {
-        attempts: 1,
-        error: error.clone(),
-        hold: false,
-    };
+    let change = Change::Dead { attempts: 1, error: error.clone(), hold: false };
     scene.settle_one(&owner, seq, change).await;
     assert!(scene.found(seq).await.last_error == Some(error), "the error was changed");
 }
@@ -137,13 +128,7 @@ pub async fn a_late_outcome_changes_nothing_that_is_finished<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let owner = scene.owner().await;
     let written = scene.write((0..3).map(|_| keyed("k"))).await;
-    let late = [
-        Change::Done,
-        Change::Delete,
-        retry(Duration::ZERO),
-        dead(true),
-        Change::Interrupted,
-    ];
+    let late = [Change::Done, Change::Delete, retry(Duration::ZERO), dead(true), Change::Interrupted];
     let mut outcomes = Vec::new();
     for seq in &written {
         for change in &late {
@@ -152,11 +137,7 @@ pub async fn a_late_outcome_changes_nothing_that_is_finished<B: Backend>() {
     }
     scene.settle_one(&owner, written[0], Change::Done).await;
     scene.settle_one(&owner, written[1], Change::Delete).await;
-    let other_error = Change::Dead {
-        attempts: 9,
-        error: "the first word".to_owned(),
-        hold: false,
-    };
+    let other_error = Change::Dead { attempts: 9, error: "the first word".to_owned(), hold: false };
     scene.settle_one(&owner, written[2], other_error).await;
     let before = scene.all().await;
     for outcome in outcomes {
@@ -171,22 +152,12 @@ pub async fn the_same_batch_twice_is_harmless<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let owner = scene.owner().await;
     let written = scene.write((0..5).map(|n| keyed(&format!("k{n}")))).await;
-    let changes = [
-        Change::Done,
-        Change::Delete,
-        retry(LONG),
-        dead(true),
-        Change::Interrupted,
-    ];
+    let changes = [Change::Done, Change::Delete, retry(LONG), dead(true), Change::Interrupted];
     let mut outcomes = Vec::new();
     for (seq, change) in written.iter().zip(changes) {
         outcomes.push(scene.outcome(&owner, *seq, change).await);
     }
-    let batch = Batch {
-        outcomes,
-        position: Some(Position::START),
-        ..Batch::default()
-    };
+    let batch = Batch { outcomes, position: Some(Position::START), ..Batch::default() };
     let view = async || {
         let all = scene.all().await;
         all.into_iter()
@@ -221,11 +192,7 @@ pub async fn a_large_mixed_batch_is_settled_in_one_go<B: Backend>() {
             error: Some(format!("error of {at}")),
             progress: None,
         },
-        _ => Change::Dead {
-            attempts: 1,
-            error: format!("error of {at}"),
-            hold: false,
-        },
+        _ => Change::Dead { attempts: 1, error: format!("error of {at}"), hold: false },
     };
     let outcomes = written.iter().enumerate().map(|(at, seq)| Settlement {
         seq: *seq,
@@ -255,15 +222,10 @@ pub async fn outcomes_of_an_old_epoch_are_left_out_and_counted<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let mut owner = scene.owner().await;
     let written = scene.write([keyed("a"), keyed("b")]).await;
-    let outcomes = [
-        scene.outcome(&owner, written[0], dead(true)).await,
-        scene.outcome(&owner, written[1], Change::Done).await,
-    ];
+    let outcomes =
+        [scene.outcome(&owner, written[0], dead(true)).await, scene.outcome(&owner, written[1], Change::Done).await];
     let moved = partition_of("a");
-    let released = [Released {
-        partition: moved,
-        suspects: 0,
-    }];
+    let released = [Released { partition: moved, suspects: 0 }];
     let release = scene.store().release(&owner.lease, &released, &Position::START).await;
     release.expect("release").expect("the lease is in force");
     let next = scene.owner_of("next", LONG, [moved].into_iter().collect()).await;

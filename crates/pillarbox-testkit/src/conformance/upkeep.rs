@@ -24,12 +24,7 @@ async fn purge<B: Backend>(scene: &Scene<B>, scope: PurgeScope, batch: u32) -> V
     let mut sizes = Vec::new();
     let mut cursor = None;
     for _ in 0..100 {
-        let request = PurgeRequest {
-            scope,
-            batch,
-            cursor,
-            lease: None,
-        };
+        let request = PurgeRequest { scope, batch, cursor, lease: None };
         match scene.store().purge(request).await.expect("purge") {
             Purged::Removed { rows, next } => {
                 sizes.push(rows);
@@ -142,12 +137,7 @@ pub async fn a_purge_needs_the_lease_it_names<B: Backend>() {
     scene.settle_one(&owner, seq, Change::Done).await;
     scene.backend.pass(SECOND * 2).await;
     let purge = async |lease| {
-        let request = PurgeRequest {
-            scope: finished(SECOND, None),
-            batch: 10,
-            cursor: None,
-            lease: Some(lease),
-        };
+        let request = PurgeRequest { scope: finished(SECOND, None), batch: 10, cursor: None, lease: Some(lease) };
         scene.store().purge(request).await.expect("purge")
     };
     let twin = scene.join("owner").await;

@@ -108,10 +108,7 @@ pub async fn every_field_comes_back_as_it_was_written<B: Backend>() {
     let bare = event().occurred_at(Timestamp::from_micros(-1));
     for builder in [full, bare] {
         let written = build(builder);
-        let row = NewRow {
-            event: written.clone(),
-            partition: Partition(255),
-        };
+        let row = NewRow { event: written.clone(), partition: Partition(255) };
         let seq = scene.write_rows(&[row]).await[0];
         let record = scene.record(seq).await;
         assert_eq!(record.event, written);
@@ -201,12 +198,7 @@ pub async fn a_delayed_event_is_read_once_it_is_due<B: Backend>() {
     assert_eq!(scene.fresh().await, [prompt], "a page has no rows with a due time");
     let due = scene.due().await;
     assert!(due.rows.is_empty());
-    assert!(
-        due.next
-            .is_some_and(|next| next > Duration::ZERO && next <= Duration::from_secs(5)),
-        "{:?}",
-        due.next
-    );
+    assert!(due.next.is_some_and(|next| next > Duration::ZERO && next <= Duration::from_secs(5)), "{:?}", due.next);
     assert_eq!(scene.found(delayed[0]).await.status, Status::New);
 
     scene.backend.pass(Duration::from_secs(7)).await;
@@ -231,9 +223,7 @@ pub async fn an_event_due_exactly_now_is_due<B: Backend>() {
 /// The farthest times are times too.
 pub async fn an_event_may_be_delayed_beyond_all_times<B: Backend>() {
     let scene = Scene::<B>::new().await;
-    let seq = scene
-        .write_one(event().deliver_after(Duration::from_hours(24 * 365 * 1_000)))
-        .await;
+    let seq = scene.write_one(event().deliver_after(Duration::from_hours(24 * 365 * 1_000))).await;
     let due = scene.due().await;
     assert!(due.rows.is_empty());
     assert!(due.next.is_some_and(|next| next > Duration::from_hours(24 * 365 * 999)));

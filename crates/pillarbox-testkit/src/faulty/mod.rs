@@ -125,10 +125,7 @@ pub struct Faulty<S> {
 impl<S> Faulty<S> {
     /// Wraps a store; nothing is scripted yet.
     pub fn new(store: S) -> Self {
-        Self {
-            store,
-            faults: Faults::new(),
-        }
+        Self { store, faults: Faults::new() }
     }
 
     /// The script.

@@ -61,8 +61,7 @@ impl<S: OwnStore> OwnStore for Faulty<S> {
         partitions: &'a [Released],
         position: &'a Position,
     ) -> Answer<'a, Option<()>> {
-        self.faults
-            .around(Call::Release, self.store.release(lease, partitions, position))
+        self.faults.around(Call::Release, self.store.release(lease, partitions, position))
     }
 
     fn leave<'a>(&'a self, lease: &'a Lease, position: Option<&'a Position>) -> Answer<'a, Option<()>> {
@@ -80,8 +79,7 @@ impl<S: ReadStore> ReadStore for Faulty<S> {
     }
 
     fn lane<'a>(&'a self, partition: Partition, key: &'a Key, from: Seq, limit: usize) -> Answer<'a, Vec<Row>> {
-        self.faults
-            .around(Call::Lane, self.store.lane(partition, key, from, limit))
+        self.faults.around(Call::Lane, self.store.lane(partition, key, from, limit))
     }
 
     fn rows<'a>(&'a self, seqs: &'a [Seq]) -> Answer<'a, Vec<Row>> {

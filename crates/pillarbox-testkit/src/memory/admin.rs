@@ -83,12 +83,7 @@ impl Tables {
             let dead = self.row(seq).is_some_and(|row| row.status == Status::Dead);
             if dead && action(self, seq) {
                 changed.push(seq);
-                self.actions.push(Action {
-                    name,
-                    seq,
-                    actor: actor.clone(),
-                    at: now,
-                });
+                self.actions.push(Action { name, seq, actor: actor.clone(), at: now });
             }
         }
         changed
@@ -170,11 +165,9 @@ impl AdminStore for MemoryStore {
     }
 
     fn skip<'a>(&'a self, seqs: &'a [Seq], actor: &'a Actor) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
-        Box::pin(async move {
-            Ok(self
-                .run(|tables, now| tables.act("skip", seqs, actor, now, Tables::free_key))
-                .await)
-        })
+        Box::pin(
+            async move { Ok(self.run(|tables, now| tables.act("skip", seqs, actor, now, Tables::free_key)).await) },
+        )
     }
 
     fn stats(&self) -> BoxFuture<'_, Result<Stats, StoreError>> {

@@ -85,11 +85,7 @@ impl MemoryStore {
     }
 
     fn on(clock: Arc<dyn Clock>) -> Self {
-        let database = Arc::new(Database {
-            clock,
-            tables: Mutex::default(),
-            processes: Mutex::default(),
-        });
+        let database = Arc::new(Database { clock, tables: Mutex::default(), processes: Mutex::default() });
         Self::connect(database)
     }
 
@@ -116,10 +112,7 @@ impl MemoryStore {
     /// Damages a row, so that reading it gives `Row::Broken`. Says whether it is there.
     pub fn break_row(&self, seq: Seq) -> bool {
         let reason = "the row was broken by a test";
-        self.database
-            .tables
-            .lock()
-            .update(seq, |row| row.broken = Some(reason.to_owned()))
+        self.database.tables.lock().update(seq, |row| row.broken = Some(reason.to_owned()))
     }
 
     /// What users' transactions have put into a table of their own, in the order of the commits.
@@ -157,8 +150,6 @@ impl Default for MemoryStore {
 
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore")
-            .field("clock", &self.database.clock)
-            .finish_non_exhaustive()
+        f.debug_struct("MemoryStore").field("clock", &self.database.clock).finish_non_exhaustive()
     }
 }

@@ -28,9 +28,7 @@ impl Node {
 impl Tables {
     /// The fence: the node's row if the lease is in force.
     pub(super) fn fence(&mut self, lease: &Lease, now: Timestamp) -> Option<&mut Node> {
-        self.nodes
-            .get_mut(&lease.node)
-            .filter(|node| node.incarnation == lease.incarnation && node.is_live(now))
+        self.nodes.get_mut(&lease.node).filter(|node| node.incarnation == lease.incarnation && node.is_live(now))
     }
 
     /// Ends the life of a node and frees what it owned; an unclean end raises epochs and leaves suspects.
@@ -64,10 +62,7 @@ impl Tables {
             position: None,
         };
         self.nodes.insert(joining.node.clone(), node);
-        Lease {
-            node: joining.node.clone(),
-            incarnation,
-        }
+        Lease { node: joining.node.clone(), incarnation }
     }
 
     fn renew(&mut self, lease: &Lease, ttl: Duration, now: Timestamp) -> Option<Renewal> {
@@ -170,11 +165,7 @@ impl OwnStore for MemoryStore {
         partitions: &'a [Released],
         position: &'a Position,
     ) -> BoxFuture<'a, Result<Option<()>, StoreError>> {
-        Box::pin(async move {
-            Ok(self
-                .run(|tables, now| tables.release(lease, partitions, position, now))
-                .await)
-        })
+        Box::pin(async move { Ok(self.run(|tables, now| tables.release(lease, partitions, position, now)).await) })
     }
 
     fn leave<'a>(

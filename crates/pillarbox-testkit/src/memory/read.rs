@@ -17,11 +17,7 @@ use super::{
 };
 
 fn candidate(row: &Stored) -> Candidate<'_> {
-    Candidate {
-        seq: row.seq,
-        partition: row.partition,
-        key: row.key().map(Key::as_str),
-    }
+    Candidate { seq: row.seq, partition: row.partition, key: row.key().map(Key::as_str) }
 }
 
 impl Tables {
@@ -48,15 +44,7 @@ impl Tables {
                 rows.push(row.row());
             }
         }
-        Page {
-            rows,
-            position: Position {
-                seq: mark.max(start),
-                token: None,
-            },
-            more,
-            now,
-        }
+        Page { rows, position: Position { seq: mark.max(start), token: None }, more, now }
     }
 
     fn due(&self, partitions: PartitionSet, limit: usize, pick: &mut dyn Pick, now: Timestamp) -> Due {
@@ -75,20 +63,13 @@ impl Tables {
             }
         }
         let freed = self.holds_in(|partition| partitions.contains(partition));
-        Due {
-            rows,
-            freed: freed.filter(|hold| hold.kind == HoldKind::Overflow).collect(),
-            next,
-            now,
-        }
+        Due { rows, freed: freed.filter(|hold| hold.kind == HoldKind::Overflow).collect(), next, now }
     }
 
     fn recall(&self, taken: &[Taken], now: Timestamp) -> Recall {
         let partitions: PartitionSet = taken.iter().map(|taken| taken.partition).collect();
-        let mut recall = Recall {
-            holds: self.holds_in(|partition| partitions.contains(partition)).collect(),
-            ..Recall::default()
-        };
+        let mut recall =
+            Recall { holds: self.holds_in(|partition| partitions.contains(partition)).collect(), ..Recall::default() };
         for partition in partitions.iter() {
             for row in self.pending(partition).filter(|row| row.status == Status::Retry) {
                 if let Some(key) = row.key() {

@@ -55,12 +55,7 @@ impl Tables {
             Change::Delete => {
                 self.remove(seq);
             }
-            Change::Retry {
-                attempts,
-                after,
-                error,
-                progress,
-            } => {
+            Change::Retry { attempts, after, error, progress } => {
                 self.update(seq, |row| {
                     row.status = Status::Retry;
                     row.attempts = *attempts;

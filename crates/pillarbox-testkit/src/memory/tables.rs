@@ -55,12 +55,7 @@ impl Stored {
     pub(super) fn row(&self) -> Row {
         match self.record() {
             Ok(record) => Row::Event(record),
-            Err(reason) => Row::Broken {
-                seq: self.seq,
-                partition: self.partition,
-                key: self.key().cloned(),
-                reason,
-            },
+            Err(reason) => Row::Broken { seq: self.seq, partition: self.partition, key: self.key().cloned(), reason },
         }
     }
 }
@@ -99,12 +94,7 @@ pub(super) struct Tables {
 
 impl Default for Tables {
     fn default() -> Self {
-        let free = Owned {
-            owner: None,
-            epoch: Epoch(0),
-            position: Position::START,
-            suspects: 0,
-        };
+        let free = Owned { owner: None, epoch: Epoch(0), position: Position::START, suspects: 0 };
         Self {
             last: Seq(0),
             open: BTreeSet::new(),
@@ -177,9 +167,7 @@ impl Tables {
 
     /// The NEW rows without a due time above a number.
     pub(super) fn fresh_after(&self, after: Seq) -> impl Iterator<Item = &Stored> {
-        self.fresh
-            .range(Seq(after.0.saturating_add(1))..)
-            .map(|seq| &self.rows[seq])
+        self.fresh.range(Seq(after.0.saturating_add(1))..).map(|seq| &self.rows[seq])
     }
 
     /// The pending rows with a due time, by that time.
@@ -199,16 +187,12 @@ impl Tables {
     /// The pending rows of a key from a number on.
     pub(super) fn lane(&self, partition: Partition, key: &Key, from: Seq) -> impl Iterator<Item = &Stored> {
         let lane = self.lanes.get(&(partition, key.clone()));
-        lane.into_iter()
-            .flat_map(move |lane| lane.range(from..))
-            .map(|seq| &self.rows[seq])
+        lane.into_iter().flat_map(move |lane| lane.range(from..)).map(|seq| &self.rows[seq])
     }
 
     /// The DONE and DEAD rows above a number.
     pub(super) fn finished_after(&self, after: Seq) -> impl Iterator<Item = &Stored> {
-        self.finished
-            .range(Seq(after.0.saturating_add(1))..)
-            .map(|seq| &self.rows[seq])
+        self.finished.range(Seq(after.0.saturating_add(1))..).map(|seq| &self.rows[seq])
     }
 
     /// Whether the row's key is held because of it.

@@ -104,11 +104,7 @@ impl Log {
     /// The numbers in the order of the deliveries, of one key.
     pub fn seqs_of_key(&self, key: &str) -> Vec<Seq> {
         let of_key = |delivered: &&Delivered| delivered.key().is_some_and(|own| own.as_str() == key);
-        self.deliveries
-            .iter()
-            .filter(of_key)
-            .map(|delivered| delivered.seq)
-            .collect()
+        self.deliveries.iter().filter(of_key).map(|delivered| delivered.seq).collect()
     }
 
     pub(super) fn assert_each_once(&self, written: &[EventId]) {
@@ -145,10 +141,7 @@ impl Log {
     }
 
     pub(super) fn assert_no_overlap(&self) {
-        let overlap = self
-            .deliveries
-            .iter()
-            .find(|delivered| delivered.of_key > 1 || delivered.of_event > 1);
+        let overlap = self.deliveries.iter().find(|delivered| delivered.of_key > 1 || delivered.of_event > 1);
         assert!(overlap.is_none(), "at the same time as another: {overlap:?}\nin:\n{self}");
     }
 
@@ -204,9 +197,7 @@ impl fmt::Display for Log {
             writeln!(f, "  ... {left_out} more")?;
         }
         for delivered in &self.deliveries[left_out..] {
-            let end = delivered
-                .end
-                .map_or_else(|| "running".to_owned(), |end| format!("{end:?}"));
+            let end = delivered.end.map_or_else(|| "running".to_owned(), |end| format!("{end:?}"));
             writeln!(
                 f,
                 "  seq {:>6} {} {} key {:?} attempt {} epoch {} {end}",
@@ -231,11 +222,7 @@ pub(super) struct Running<'a> {
 
 impl<'a> Running<'a> {
     pub(super) fn start(probe: &'a Probe, delivery: &Delivery) -> Self {
-        Self {
-            probe,
-            index: probe.change(|log| log.begin(delivery)),
-            end: End::Dropped,
-        }
+        Self { probe, index: probe.change(|log| log.begin(delivery)), end: End::Dropped }
     }
 
     pub(super) fn ends(&mut self, end: End) {

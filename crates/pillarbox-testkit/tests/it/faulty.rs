@@ -15,12 +15,7 @@ fn store() -> Faulty<MemoryStore> {
 }
 
 fn joining(name: &str) -> Joining {
-    Joining {
-        node: NodeId::new(name),
-        ttl: Duration::from_mins(1),
-        routes: Vec::new(),
-        in_flight: 1,
-    }
+    Joining { node: NodeId::new(name), ttl: Duration::from_mins(1), routes: Vec::new(), in_flight: 1 }
 }
 
 async fn nodes(store: &Faulty<MemoryStore>) -> u64 {
@@ -56,11 +51,7 @@ async fn a_lost_answer_leaves_its_effect() {
 async fn a_call_stops_before_or_after_its_effect_until_the_gate_opens() {
     for (after, effect) in [(false, 0), (true, 1)] {
         let store = store();
-        let gate = if after {
-            store.faults().stop_after(Call::Join)
-        } else {
-            store.faults().stop_before(Call::Join)
-        };
+        let gate = if after { store.faults().stop_after(Call::Join) } else { store.faults().stop_before(Call::Join) };
         assert_eq!(gate.arrivals(), 0);
         let call = tokio::spawn({
             let store = store.clone();
@@ -109,10 +100,7 @@ async fn a_database_that_is_down_answers_nothing_until_it_is_up() {
 async fn writing_goes_through_the_script_too() {
     let store = store();
     let event = Event::builder("Happened").json(&1).build().unwrap();
-    let rows = [NewRow {
-        event,
-        partition: Partition(0),
-    }];
+    let rows = [NewRow { event, partition: Partition(0) }];
     store.faults().lose(Call::Commit, 1, StoreErrorKind::OutcomeUnknown);
     let mut tx = store.begin().await.unwrap();
     tx.put("orders", "1");

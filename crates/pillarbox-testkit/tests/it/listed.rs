@@ -11,10 +11,7 @@ fn every_case_of_the_exam_is_listed() {
     for file in std::fs::read_dir(folder).unwrap() {
         let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
         let names = text.lines().filter_map(|line| line.strip_prefix("pub async fn "));
-        for name in names
-            .filter_map(|rest| rest.split_once("<B: Backend>"))
-            .map(|(name, _)| name)
-        {
+        for name in names.filter_map(|rest| rest.split_once("<B: Backend>")).map(|(name, _)| name) {
             assert!(list.contains(name), "{name} is missing in the list of conformance!");
             cases += 1;
         }

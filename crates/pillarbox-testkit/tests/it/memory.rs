@@ -14,10 +14,7 @@ use pillarbox_core::{
 use pillarbox_testkit::{ManualClock, MemoryStore};
 
 fn row(builder: EventBuilder) -> NewRow {
-    NewRow {
-        event: builder.build().unwrap(),
-        partition: Partition(0),
-    }
+    NewRow { event: builder.build().unwrap(), partition: Partition(0) }
 }
 
 fn event() -> EventBuilder {
@@ -25,22 +22,12 @@ fn event() -> EventBuilder {
 }
 
 async fn page(store: &MemoryStore, after: &Position, limit: usize) -> Page {
-    let scan = Scan {
-        partitions: PartitionSet::ALL,
-        after,
-        limit,
-        skip_recent: Duration::ZERO,
-    };
+    let scan = Scan { partitions: PartitionSet::ALL, after, limit, skip_recent: Duration::ZERO };
     store.page(scan, &mut |_: Candidate<'_>| true).await.unwrap()
 }
 
 async fn join(store: &MemoryStore, ttl: Duration) -> Lease {
-    let joining = Joining {
-        node: NodeId::new("node"),
-        ttl,
-        routes: Vec::new(),
-        in_flight: 1,
-    };
+    let joining = Joining { node: NodeId::new("node"), ttl, routes: Vec::new(), in_flight: 1 };
     store.join(&joining).await.unwrap()
 }
 
@@ -138,15 +125,8 @@ async fn actions_are_recorded_with_their_actor() {
     let mut tx = store.begin().await.unwrap();
     let seqs = store.insert(&mut tx, &[row(event())]).await.unwrap();
     store.commit(tx).await.unwrap();
-    let change = Change::Dead {
-        attempts: 1,
-        error: "boom".to_owned(),
-        hold: true,
-    };
-    store
-        .settle(&lease, &batch(&seqs, taken[0].epoch, &change))
-        .await
-        .unwrap();
+    let change = Change::Dead { attempts: 1, error: "boom".to_owned(), hold: true };
+    store.settle(&lease, &batch(&seqs, taken[0].epoch, &change)).await.unwrap();
     let actor = Actor::new("ada").because("mended");
     assert_eq!(store.replay(&seqs, &actor).await.unwrap(), seqs);
     assert_eq!(store.discard(&seqs, &actor).await.unwrap(), []);
@@ -161,9 +141,7 @@ async fn a_hundred_thousand_events_go_through_page_by_page() {
     let store = MemoryStore::new();
     let lease = join(&store, Duration::from_mins(10)).await;
     let epoch = store.take(&lease, PartitionSet::ALL).await.unwrap().unwrap()[0].epoch;
-    let rows: Vec<NewRow> = (0..100_000)
-        .map(|n| row(event().key(format!("k{}", n % 1_000))))
-        .collect();
+    let rows: Vec<NewRow> = (0..100_000).map(|n| row(event().key(format!("k{}", n % 1_000)))).collect();
     let mut tx = store.begin().await.unwrap();
     store.insert(&mut tx, &rows).await.unwrap();
     store.commit(tx).await.unwrap();
@@ -184,15 +162,7 @@ async fn a_hundred_thousand_events_go_through_page_by_page() {
 }
 
 fn batch(seqs: &[Seq], epoch: pillarbox_core::domain::Epoch, change: &Change) -> Batch {
-    let outcome = |seq: &Seq| Settlement {
-        seq: *seq,
-        partition: Partition(0),
-        epoch,
-        key: None,
-        change: change.clone(),
-    };
-    Batch {
-        outcomes: seqs.iter().map(outcome).collect(),
-        ..Batch::default()
-    }
+    let outcome =
+        |seq: &Seq| Settlement { seq: *seq, partition: Partition(0), epoch, key: None, change: change.clone() };
+    Batch { outcomes: seqs.iter().map(outcome).collect(), ..Batch::default() }
 }

@@ -46,12 +46,7 @@ async fn the_handler_does_what_is_scripted_and_then_succeeds() {
     probe.fail(Which::of_type("Other"), 1);
     assert!(handler(delivery.clone()).await.is_err());
     assert_eq!(handler(delivery.clone()).await, Ok(Outcome::RetryAfter(Duration::from_secs(3))));
-    assert!(
-        AssertUnwindSafe(handler(delivery.clone()))
-            .catch_unwind()
-            .await
-            .is_err()
-    );
+    assert!(AssertUnwindSafe(handler(delivery.clone())).catch_unwind().await.is_err());
     assert_eq!(handler(delivery.clone()).await, Ok(Outcome::Done));
 
     let log = probe.log();
@@ -102,11 +97,7 @@ async fn duplicates_and_losses_are_told() {
 #[tokio::test]
 async fn a_wrong_order_is_told_and_a_repetition_is_none() {
     let probe = Probe::new();
-    let [first, second, other] = [
-        delivery(1, Some("k")),
-        delivery(2, Some("k")),
-        delivery(0, Some("other")),
-    ];
+    let [first, second, other] = [delivery(1, Some("k")), delivery(2, Some("k")), delivery(0, Some("other"))];
     for delivery in [&first, &second, &first, &other] {
         probe.handle(delivery).await.unwrap();
     }

@@ -174,10 +174,7 @@ impl Lanes {
             self.leave_beyond(key, seq, now);
             return false;
         }
-        let lane = self
-            .by_key
-            .entry(key.clone())
-            .or_insert_with(|| Lane::new(partition, State::Vacant));
+        let lane = self.by_key.entry(key.clone()).or_insert_with(|| Lane::new(partition, State::Vacant));
         lane.state = State::Busy(seq);
         self.finish(key, seq, if hold { Then::Hold } else { Then::Next }, now);
         true
@@ -192,10 +189,7 @@ impl Lanes {
             Then::Next => {
                 if lane.is_held_as(HoldKind::DeadHead) {
                     // The head that held the key is settled: what lies beyond needs a hold of the other kind.
-                    self.changes.push(HoldChange::Clear {
-                        partition: lane.partition,
-                        key: key.clone(),
-                    });
+                    self.changes.push(HoldChange::Clear { partition: lane.partition, key: key.clone() });
                     lane.hold = None;
                     if let Some(beyond) = lane.beyond {
                         self.changes.push(lane.cover(key, beyond.from));
@@ -203,29 +197,21 @@ impl Lanes {
                     }
                 }
                 let next = lane.parked.pop_front();
-                lane.state = next
-                    .as_ref()
-                    .map_or(State::Vacant, |job| State::Busy(job.delivery.seq()));
+                lane.state = next.as_ref().map_or(State::Vacant, |job| State::Busy(job.delivery.seq()));
                 self.parked -= usize::from(next.is_some());
                 self.tend(key);
-                Finished {
-                    next,
-                    spilled: Vec::new(),
-                }
+                Finished { next, spilled: Vec::new() }
             }
             Then::Fail | Then::Hold => {
-                lane.state = if then == Then::Fail {
-                    State::Failing(seq)
-                } else {
-                    State::Dead(seq)
-                };
+                lane.state = if then == Then::Fail { State::Failing(seq) } else { State::Dead(seq) };
                 if then == Then::Hold {
                     // Written with the settle that makes the head DEAD, unless the same settle then clears
                     // the hold of the head before it.
                     lane.hold = Some((HoldKind::DeadHead, seq));
                     let clears = |change: &HoldChange| matches!(change, HoldChange::Clear { key: of, .. } if of == key);
                     if self.changes.iter().any(clears) {
-                        let hold = Hold { partition: lane.partition, key: key.clone(), kind: HoldKind::DeadHead, from: seq };
+                        let hold =
+                            Hold { partition: lane.partition, key: key.clone(), kind: HoldKind::DeadHead, from: seq };
                         self.changes.push(HoldChange::Set(hold));
                     }
                 }
@@ -254,11 +240,7 @@ impl Lanes {
             let room = lane.state == State::Vacant || self.parked < self.capacity;
             match lane.beyond {
                 Some(beyond) if room && lane.is_dry(self.lane_capacity) => {
-                    fetches.push(Fetch {
-                        key,
-                        partition: lane.partition,
-                        from: beyond.from,
-                    });
+                    fetches.push(Fetch { key, partition: lane.partition, from: beyond.from });
                 }
                 _ => lane.fetching = false,
             }
@@ -285,10 +267,7 @@ impl Lanes {
     pub(crate) fn tend(&mut self, key: &Key) {
         let Some(lane) = self.by_key.get_mut(key) else { return };
         if lane.beyond.is_none() && lane.is_held_as(HoldKind::Overflow) {
-            self.changes.push(HoldChange::Clear {
-                partition: lane.partition,
-                key: key.clone(),
-            });
+            self.changes.push(HoldChange::Clear { partition: lane.partition, key: key.clone() });
             lane.hold = None;
         }
         if lane.is_dry(self.lane_capacity) {
@@ -303,17 +282,11 @@ impl Lanes {
 
     /// A hold that the table has for a key: at a takeover, or freed by an operator.
     pub(crate) fn recall_hold(&mut self, hold: &Hold, now: Instant) {
-        let lane = self
-            .by_key
-            .entry(hold.key.clone())
-            .or_insert_with(|| Lane::new(hold.partition, State::Vacant));
+        let lane = self.by_key.entry(hold.key.clone()).or_insert_with(|| Lane::new(hold.partition, State::Vacant));
         match hold.kind {
             HoldKind::DeadHead => {
                 lane.state = State::Dead(hold.from);
-                lane.beyond = Some(Beyond {
-                    from: Seq(hold.from.0 + 1),
-                    since: now,
-                });
+                lane.beyond = Some(Beyond { from: Seq(hold.from.0 + 1), since: now });
             }
             HoldKind::Overflow => {
                 if lane.is_held_as(HoldKind::Overflow) {
@@ -335,10 +308,7 @@ impl Lanes {
 
     /// A failed event that the table has for a key, at a takeover.
     pub(crate) fn recall_failing(&mut self, partition: Partition, key: &Key, seq: Seq) {
-        let lane = self
-            .by_key
-            .entry(key.clone())
-            .or_insert_with(|| Lane::new(partition, State::Failing(seq)));
+        let lane = self.by_key.entry(key.clone()).or_insert_with(|| Lane::new(partition, State::Failing(seq)));
         match lane.state {
             State::Failing(head) => lane.state = State::Failing(head.min(seq)),
             State::Vacant => lane.state = State::Failing(seq),
@@ -367,11 +337,7 @@ impl Lanes {
 
     /// The lowest number that only this memory knows to be beyond.
     pub(crate) fn lowest_uncovered(&self) -> Option<Seq> {
-        self.uncovered
-            .iter()
-            .filter_map(|key| self.by_key.get(key)?.beyond)
-            .map(|beyond| beyond.from)
-            .min()
+        self.uncovered.iter().filter_map(|key| self.by_key.get(key)?.beyond).map(|beyond| beyond.from).min()
     }
 
     /// Whether a change to the holds of a partition waits for a settle.
@@ -397,6 +363,7 @@ impl Lanes {
             kept
         });
         self.changes.retain(|change| keep(change.partition()));
+        self.dry.retain(|key| self.by_key.contains_key(key));
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
@@ -423,14 +390,7 @@ impl Lanes {
 
 impl Lane {
     fn new(partition: Partition, state: State) -> Self {
-        Self {
-            partition,
-            state,
-            parked: VecDeque::new(),
-            beyond: None,
-            hold: None,
-            fetching: false,
-        }
+        Self { partition, state, parked: VecDeque::new(), beyond: None, hold: None, fetching: false }
     }
 
     /// Whether followers should be fetched: some lie beyond, and few are parked.
@@ -455,11 +415,6 @@ impl Lane {
     /// Covers what lies beyond by a hold.
     fn cover(&mut self, key: &Key, from: Seq) -> HoldChange {
         self.hold = Some((HoldKind::Overflow, from));
-        HoldChange::Set(Hold {
-            partition: self.partition,
-            key: key.clone(),
-            kind: HoldKind::Overflow,
-            from,
-        })
+        HoldChange::Set(Hold { partition: self.partition, key: key.clone(), kind: HoldKind::Overflow, from })
     }
 }

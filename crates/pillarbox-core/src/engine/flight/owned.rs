@@ -32,6 +32,25 @@ pub(crate) struct Owned {
     closed: bool,
 }
 
+/// The partitions of a moment, each with its epoch.
+#[derive(Debug)]
+pub(crate) struct Epochs(Box<[Hand; Partition::COUNT]>);
+
+impl Epochs {
+    pub(crate) fn of(&self, partition: Partition) -> Option<Epoch> {
+        self.0[usize::from(partition.0)].active()
+    }
+}
+
+impl Hand {
+    fn active(self) -> Option<Epoch> {
+        match self {
+            Self::Active(epoch) => Some(epoch),
+            Self::None | Self::Leaving(_) => None,
+        }
+    }
+}
+
 impl Default for Owned {
     fn default() -> Self {
         Self {
@@ -57,10 +76,7 @@ impl Owned {
 
     pub(crate) fn lose(&mut self) {
         let closed = self.closed;
-        *self = Self {
-            closed,
-            ..Self::default()
-        };
+        *self = Self { closed, ..Self::default() };
     }
 
     /// Nothing new is started from now on.
@@ -109,6 +125,11 @@ impl Owned {
         self.lease.as_ref()
     }
 
+    /// The lease with its deadline.
+    pub(crate) fn held(&self) -> Option<(Lease, Instant)> {
+        self.lease.clone().zip(self.deadline)
+    }
+
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -127,19 +148,17 @@ impl Owned {
     }
 
     pub(crate) fn active_epoch(&self, partition: Partition) -> Option<Epoch> {
-        match self.hands[usize::from(partition.0)] {
-            Hand::Active(epoch) => Some(epoch),
-            Hand::None | Hand::Leaving(_) => None,
-        }
+        self.hands[usize::from(partition.0)].active()
+    }
+
+    /// The epochs of the active partitions, as they are now.
+    pub(crate) fn epochs(&self) -> Epochs {
+        Epochs(self.hands.clone())
     }
 
     /// The epoch under which a write may reserve.
     pub(crate) fn epoch(&self, partition: Partition) -> Option<Epoch> {
-        if self.closed {
-            None
-        } else {
-            self.active_epoch(partition)
-        }
+        if self.closed { None } else { self.active_epoch(partition) }
     }
 
     /// Every partition this node knows to be its own.

@@ -28,14 +28,7 @@ pub(crate) struct Queues {
 impl Queues {
     pub(crate) fn new(hot_capacity: usize, cold_capacity: usize) -> Self {
         let empty = VecDeque::new;
-        Self {
-            hot: empty(),
-            cold: empty(),
-            solo: empty(),
-            hot_capacity,
-            cold_capacity,
-            turn: 0,
-        }
+        Self { hot: empty(), cold: empty(), solo: empty(), hot_capacity, cold_capacity, turn: 0 }
     }
 
     /// Takes a hot job, or gives it back when the queue is full.
@@ -115,16 +108,11 @@ mod tests {
             progress: None,
             created_at: Timestamp::default(),
         };
-        Job {
-            delivery: Delivery::new(record, Epoch(1)),
-            written: Instant::now(),
-        }
+        Job { delivery: Delivery::new(record, Epoch(1)), written: Instant::now() }
     }
 
     fn drawn(queues: &mut Queues) -> Vec<i64> {
-        std::iter::from_fn(|| queues.draw())
-            .map(|job| job.delivery.seq().0)
-            .collect()
+        std::iter::from_fn(|| queues.draw()).map(|job| job.delivery.seq().0).collect()
     }
 
     #[test]

@@ -1,0 +1,140 @@
+//! The reader's side: which rows are wanted, and where they go.
+
+use tokio::time::Instant;
+
+use super::{Entry, Fetch, Flight, Job, Signals, State, lanes::Placed};
+use crate::{
+    domain::{Delivery, Epoch, Failure, Key, Partition, Seq, Timestamp},
+    port::{Candidate, Change, Hold, Position, Row, Settlement},
+};
+
+/// What became of the rows of a read.
+#[derive(Debug, Default)]
+pub(crate) struct PlacedRows {
+    pub(crate) ready: u64,
+    pub(crate) broken: Vec<(Seq, String)>,
+    pub(crate) signals: Signals,
+}
+
+impl Flight {
+    /// A read begins. Reads don't overlap: one task does them all.
+    pub(crate) fn begin_read(&mut self) {
+        self.reading = Some(self.owned.epochs());
+    }
+
+    /// The read's rows are placed.
+    pub(crate) fn end_read(&mut self) {
+        self.reading = None;
+        self.tombstones.clear();
+    }
+
+    /// The reader's word on a row.
+    pub(crate) fn wants(&mut self, candidate: Candidate<'_>, now: Instant) -> bool {
+        if self.entries.contains_key(&candidate.seq) || self.reservations.pass_over(candidate.seq) {
+            return false;
+        }
+        if self.tombstones.contains(&candidate.seq) || !self.owned.is_active(candidate.partition) {
+            return false;
+        }
+        candidate.key.is_none_or(|key| !self.lanes.pass_over(key, candidate.seq, now))
+    }
+
+    /// Brings rows that were read, in their order, into the queues and lanes. Those that can't be decoded
+    /// become dead, and hold their key if `hold` says so.
+    pub(crate) fn place(&mut self, rows: Vec<Row>, now: Instant, database_now: Timestamp, hold: bool) -> PlacedRows {
+        let mut placed = PlacedRows::default();
+        for row in rows {
+            let (seq, partition) = (row.seq(), row.partition());
+            let Some(epoch) = self.may_place(seq, partition) else { continue };
+            let key = row.key().cloned();
+            let record = match row {
+                Row::Event(record) => record,
+                Row::Broken { reason, .. } => {
+                    if key.as_ref().is_none_or(|key| self.lanes.place_broken(key, seq, partition, hold, now)) {
+                        let error = Failure::Undecodable(reason).to_string();
+                        placed.broken.push((seq, error.clone()));
+                        let change = Change::Dead { attempts: 0, error, hold };
+                        self.entries.insert(seq, Entry { partition, epoch, state: State::Unsettled });
+                        self.busy[usize::from(partition.0)] += 1;
+                        self.outcomes.push(Settlement { seq, partition, epoch, key, change });
+                        placed.signals.settler = true;
+                    }
+                    continue;
+                }
+            };
+            let written = now.checked_sub(database_now.since(record.created_at)).unwrap_or(now);
+            let job = Job { delivery: Delivery::new(record, epoch), written };
+            let lane = match &key {
+                Some(key) => self.lanes.place(key, job, now),
+                None => Placed::Ready(job),
+            };
+            match lane {
+                Placed::Ready(job) => {
+                    placed.ready += 1;
+                    self.enqueue(job, &mut placed.signals);
+                }
+                Placed::Parked => {}
+                Placed::LeftBeyond => continue,
+            }
+            self.entries.insert(seq, Entry { partition, epoch, state: State::Waiting });
+        }
+        placed.signals.workers = placed.signals.workers.min(self.idle_workers);
+        placed
+    }
+
+    /// The epoch under which a row may be placed. Not if the partition has changed hands since the read began:
+    /// others may have delivered the row meanwhile.
+    fn may_place(&self, seq: Seq, partition: Partition) -> Option<Epoch> {
+        let epoch = self.owned.active_epoch(partition)?;
+        let began_under = self.reading.as_ref()?.of(partition);
+        let known =
+            self.entries.contains_key(&seq) || self.tombstones.contains(&seq) || self.reservations.contains(seq);
+        (began_under == Some(epoch) && !known).then_some(epoch)
+    }
+
+    /// Sets how far the reading has come.
+    pub(crate) fn advance(&mut self, position: Position) {
+        self.position = position;
+    }
+
+    pub(crate) fn position(&self) -> &Position {
+        &self.position
+    }
+
+    pub(crate) fn lanes_to_fetch(&mut self, limit: usize) -> Vec<Fetch> {
+        self.lanes.next_fetches(limit)
+    }
+
+    pub(crate) fn lane_fetched(&mut self, key: &Key, from: Option<Seq>, now: Instant) {
+        self.lanes.fetched(key, from, now);
+    }
+
+    pub(crate) fn lane_fetch_failed(&mut self, key: Key) {
+        self.lanes.fetch_failed(key);
+    }
+
+    pub(crate) fn tend_lane(&mut self, key: &Key) {
+        self.lanes.tend(key);
+    }
+
+    /// An operator has freed these keys.
+    pub(crate) fn freed(&mut self, holds: &[Hold], now: Instant) {
+        for hold in holds {
+            if self.owned.is_active(hold.partition) {
+                self.lanes.recall_hold(hold, now);
+            }
+        }
+    }
+
+    /// How many rows the reader may take; with too few to be worth a read, none, and it is woken when there is
+    /// room again.
+    pub(crate) fn room(&mut self) -> usize {
+        let room = self.queues.room();
+        self.wants_room = room < self.enough_room;
+        if self.wants_room { 0 } else { room }
+    }
+
+    pub(crate) fn has_lanes_to_fetch(&self) -> bool {
+        self.lanes.is_waiting()
+    }
+}

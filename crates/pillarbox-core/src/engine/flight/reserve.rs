@@ -1,0 +1,133 @@
+//! The writer's side: numbers that are written and not known to be committed.
+
+use rustc_hash::FxHashMap;
+use tokio::time::Instant;
+
+use super::{Entry, Flight, Job, Signals, State};
+use crate::domain::{Epoch, Partition, Seq};
+
+/// What a confirmed write led to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Confirmed {
+    pub(crate) enqueued: usize,
+    pub(crate) dropped: usize,
+}
+
+/// Reserved numbers, and those of them that must be looked up.
+#[derive(Debug, Default)]
+pub(super) struct Reservations {
+    open: FxHashMap<Seq, Reservation>,
+    /// Numbers that the reader passed over because they were reserved, and that nobody confirmed.
+    missed: Vec<Seq>,
+}
+
+#[derive(Debug)]
+struct Reservation {
+    partition: Partition,
+    epoch: Epoch,
+    expires: Instant,
+    /// The reader has seen the row and left it alone.
+    passed: bool,
+}
+
+impl Reservations {
+    /// Whether the reader must leave a row alone, which it notes.
+    pub(super) fn pass_over(&mut self, seq: Seq) -> bool {
+        match self.open.get_mut(&seq) {
+            Some(reservation) => {
+                reservation.passed = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(super) fn contains(&self, seq: Seq) -> bool {
+        self.open.contains_key(&seq)
+    }
+
+    /// The lowest number that only this memory knows of.
+    pub(super) fn lowest(&self) -> Option<Seq> {
+        self.open.keys().chain(&self.missed).min().copied()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.open.clear();
+        self.missed.clear();
+    }
+
+    /// Nobody will confirm it: if the reader has passed the row, it must be looked up.
+    fn abandon(&mut self, seq: Seq) {
+        if self.open.remove(&seq).is_some_and(|reservation| reservation.passed) {
+            self.missed.push(seq);
+        }
+    }
+}
+
+impl Flight {
+    /// Reserves a number that was written and is not yet committed.
+    pub(crate) fn reserve(&mut self, seq: Seq, partition: Partition, expires: Instant) -> Option<Epoch> {
+        let epoch = self.owned.epoch(partition)?;
+        self.reservations.open.insert(seq, Reservation { partition, epoch, expires, passed: false });
+        Some(epoch)
+    }
+
+    /// The transaction is committed: live reservations become hot jobs, whatever else is left to the reader.
+    pub(crate) fn confirm(&mut self, jobs: Vec<Job>) -> (Confirmed, Signals) {
+        let mut confirmed = Confirmed::default();
+        let mut signals = Signals::default();
+        for job in jobs {
+            let seq = job.delivery.seq();
+            let live = self.reservations.open.get(&seq).and_then(|reservation| {
+                let Reservation { partition, epoch, .. } = *reservation;
+                let live = epoch == job.delivery.fencing_token() && self.owned.epoch(partition) == Some(epoch);
+                live.then_some((partition, epoch))
+            });
+            let Some((partition, epoch)) = live else {
+                signals.reader = true;
+                continue;
+            };
+            if self.queues.offer_hot(job).is_ok() {
+                self.reservations.open.remove(&seq);
+                self.entries.insert(seq, Entry { partition, epoch, state: State::Waiting });
+                confirmed.enqueued += 1;
+            } else {
+                self.reservations.abandon(seq);
+                confirmed.dropped += 1;
+                signals.reader = true;
+            }
+        }
+        signals.workers = confirmed.enqueued.min(self.idle_workers);
+        (confirmed, signals)
+    }
+
+    /// The transaction is rolled back: the row will never be.
+    pub(crate) fn rolled_back(&mut self, seq: Seq) {
+        self.reservations.open.remove(&seq);
+    }
+
+    /// Nobody will tell the end of the transaction: the row is left to the reader.
+    pub(crate) fn abandon(&mut self, seq: Seq) {
+        self.reservations.abandon(seq);
+    }
+
+    /// Reservations that are over become lookups. Returns the lookups to do, and when the next one is over.
+    pub(crate) fn lookups(&mut self, now: Instant, limit: usize) -> (Vec<Seq>, Option<Instant>) {
+        let reservations = &mut self.reservations;
+        let over = reservations.open.iter().filter(|(_, reservation)| reservation.expires <= now);
+        let over: Vec<Seq> = over.map(|(seq, _)| *seq).collect();
+        for seq in over {
+            reservations.abandon(seq);
+        }
+        let next = reservations.open.values().map(|reservation| reservation.expires).min();
+        let take = reservations.missed.len().min(limit);
+        // They stay in `missed` until they are placed: the stored position must not pass them meanwhile.
+        (reservations.missed[..take].to_vec(), next)
+    }
+
+    /// The first so many lookups are done.
+    pub(crate) fn looked_up(&mut self, count: usize) {
+        let missed = &mut self.reservations.missed;
+        missed.drain(..count.min(missed.len()));
+    }
+}

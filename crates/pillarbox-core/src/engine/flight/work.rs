@@ -1,0 +1,127 @@
+//! The workers' side: drawing jobs and ending deliveries.
+
+use tokio::time::Instant;
+
+use super::{Entry, Flight, Job, Signals, State, Then};
+use crate::{
+    domain::Delivery,
+    port::{Change, Settlement},
+};
+
+/// How a delivery ended, for the table and for the key.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) change: Change,
+    pub(crate) then: Then,
+}
+
+impl Flight {
+    /// The next job of a worker. Jobs of partitions that are gone are dropped on the way.
+    pub(crate) fn draw(&mut self, now: Instant) -> (Option<Job>, Signals) {
+        let mut signals = Signals::default();
+        if self.outcomes.len() >= self.unsettled_limit || !self.owned.may_deliver(now) {
+            return (None, signals);
+        }
+        let job = loop {
+            let Some(job) = self.queues.draw() else { break None };
+            if self.begin(&job) {
+                break Some(job);
+            }
+        };
+        if self.wants_room && self.queues.is_half_empty() {
+            self.wants_room = false;
+            signals.reader = true;
+        }
+        (job, signals)
+    }
+
+    /// The next suspect.
+    pub(crate) fn draw_solo(&mut self, now: Instant) -> Option<Job> {
+        if !self.owned.may_deliver(now) {
+            return None;
+        }
+        loop {
+            let job = self.queues.draw_solo()?;
+            if self.begin(&job) {
+                return Some(job);
+            }
+        }
+    }
+
+    fn begin(&mut self, job: &Job) -> bool {
+        let (seq, partition, epoch) =
+            (job.delivery.seq(), job.delivery.record().partition, job.delivery.fencing_token());
+        let Some(entry) = self.entries.get_mut(&seq).filter(|entry| entry.epoch == epoch) else {
+            return false;
+        };
+        if entry.state != State::Waiting || self.owned.active_epoch(partition) != Some(epoch) {
+            return false;
+        }
+        entry.state = State::Running;
+        self.busy[usize::from(partition.0)] += 1;
+        true
+    }
+
+    /// A delivery has ended. `None` if the node has lost the partition meanwhile: the outcome is stale.
+    pub(crate) fn answer(&mut self, delivery: &Delivery, end: End, now: Instant) -> Option<Signals> {
+        let (seq, partition, epoch) = (delivery.seq(), delivery.record().partition, delivery.fencing_token());
+        let entry = self.entries.get_mut(&seq).filter(|entry| entry.epoch == epoch)?;
+        if entry.state != State::Running {
+            return None;
+        }
+        entry.state = State::Unsettled;
+        self.suspects.remove(&seq);
+        let key = delivery.event().key();
+        self.outcomes.push(Settlement { seq, partition, epoch, key: key.cloned(), change: end.change });
+        let mut signals = Signals {
+            settler: self.outcomes.len() == 1,
+            full_batch: self.outcomes.len() == self.settle_batch,
+            ..Signals::default()
+        };
+        if let Some(key) = key {
+            let finished = self.lanes.finish(key, seq, end.then, now);
+            for spilled in finished.spilled {
+                self.entries.remove(&spilled);
+            }
+            if let Some(next) = finished.next {
+                self.enqueue(next, &mut signals);
+            }
+            signals.reader |= self.lanes.is_waiting();
+        }
+        signals.workers = signals.workers.min(self.idle_workers);
+        Some(signals)
+    }
+
+    /// A worker goes to sleep, or wakes.
+    pub(crate) fn set_idle(&mut self, idle: bool) {
+        if idle {
+            self.idle_workers += 1;
+        } else {
+            self.idle_workers -= 1;
+        }
+    }
+
+    pub(crate) fn has_idle_workers(&self) -> bool {
+        self.idle_workers > self.queues.waiting()
+    }
+
+    /// Interrupts what a worker did not finish: no attempt counts.
+    pub(crate) fn interrupted(&mut self, delivery: &Delivery, started: bool) {
+        let (seq, epoch) = (delivery.seq(), delivery.fencing_token());
+        let Some(entry) = self.entries.get(&seq).filter(|entry| entry.epoch == epoch) else {
+            return;
+        };
+        if entry.state != State::Running {
+            return;
+        }
+        let partition = entry.partition;
+        self.busy[usize::from(partition.0)] -= 1;
+        // It still waits for its delivery, and the position that is handed on must not pass it.
+        self.entries.insert(seq, Entry { partition, epoch, state: State::Waiting });
+        if started {
+            // It was counted as a suspect's start, and must not look like a crash.
+            let key = delivery.event().key().cloned();
+            self.outcomes.push(Settlement { seq, partition, epoch, key, change: Change::Interrupted });
+        }
+    }
+}
