@@ -76,12 +76,8 @@ async fn count_steps(line: &Line, steps: &Arc<AtomicU64>) {
 }
 
 async fn take_all(store: &SqliteStore, name: &str) -> Vec<Taken> {
-    let joining = Joining {
-        node: NodeId::new(name),
-        ttl: Duration::from_mins(1),
-        routes: vec!["a".into()],
-        in_flight: 3_008,
-    };
+    let joining =
+        Joining { node: NodeId::new(name), ttl: Duration::from_mins(1), routes: vec!["a".into()], in_flight: 3_008 };
     let lease = store.join(&joining).await.unwrap();
     store.take(&lease, PartitionSet::ALL).await.unwrap().unwrap()
 }

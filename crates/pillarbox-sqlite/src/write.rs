@@ -4,7 +4,10 @@ use std::ops::{Deref, DerefMut};
 
 use pillarbox_core::domain::{Event, Seq};
 use pillarbox_core::port::{BoxFuture, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore};
-use sqlx::{Arguments as _, Connection as _, SqlStr, Sqlite, SqliteConnection, Transaction, pool::PoolConnection, sqlite::SqliteArguments};
+use sqlx::{
+    Arguments as _, Connection as _, SqlStr, Sqlite, SqliteConnection, Transaction, pool::PoolConnection,
+    sqlite::SqliteArguments,
+};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::{SqliteStore, connection::BEGIN, error, tables::Prefix};
@@ -135,9 +138,7 @@ impl SqliteStore {
         loop {
             let mut connection = self.0.pool.acquire().await.map_err(error::of)?;
             // The rollback of a dropped transaction may be in the driver's queue: let it pass.
-            if !connection.is_in_transaction()
-                || connection.ping().await.is_ok() && !connection.is_in_transaction()
-            {
+            if !connection.is_in_transaction() || connection.ping().await.is_ok() && !connection.is_in_transaction() {
                 return Ok(connection);
             }
             let _ = connection.close().await;

@@ -94,16 +94,27 @@ async fn hostile_prefixes_leave_a_file_as_it_was() {
     let store = SqliteStore::open(path).await.unwrap();
     sqlx::query("create table users (id integer)").execute(store.pool()).await.unwrap();
     let long = "x".repeat(33);
-    for prefix in
-        ["x; drop table users; --", "users\" --", "users'", "`users`", "main.users", "sqlite_", "SQLite_x", "", "ü", "a\0b", &long]
-    {
+    for prefix in [
+        "x; drop table users; --",
+        "users\" --",
+        "users'",
+        "`users`",
+        "main.users",
+        "sqlite_",
+        "SQLite_x",
+        "",
+        "ü",
+        "a\0b",
+        &long,
+    ] {
         let refused = Options::new().prefix(prefix).open(path).await.unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::Rejected, "{prefix:?}");
         let pool = store.pool().clone();
         assert!(Options::new().prefix(prefix).from_pool(pool).is_err(), "{prefix:?}");
         assert!(pillarbox_sqlite::migrations(prefix).is_err(), "{prefix:?}");
     }
-    let tables: Vec<String> = sqlx::query_scalar("select name from sqlite_schema").fetch_all(store.pool()).await.unwrap();
+    let tables: Vec<String> =
+        sqlx::query_scalar("select name from sqlite_schema").fetch_all(store.pool()).await.unwrap();
     assert_eq!(tables, ["users"]);
 }
 

@@ -96,9 +96,8 @@ fn a_killed_writers_event_is_delivered_if_and_only_if_it_was_committed() {
             for at in ["written", "unconfirmed"] {
                 let name = format!("{role}-{at}-{}", key.unwrap_or("none"));
                 let mut victim = stage.start(&name, json!({ "role": role, "at": at, "key": key }));
-                let id = stage.until(&name, |ledger| {
-                    ledger.of(at).find(|line| line.node == name).map(|line| line.id.clone())
-                });
+                let id = stage
+                    .until(&name, |ledger| ledger.of(at).find(|line| line.node == name).map(|line| line.id.clone()));
                 victim.kill();
                 victims.push((at, id));
             }

@@ -7,7 +7,8 @@ use crate::stage::Stage;
 #[test]
 fn a_lock_held_past_the_busy_timeout_loses_nothing_and_counts_no_attempt() {
     let stage = Stage::new();
-    let orders: Vec<_> = (0..60).map(|n| if n % 2 == 0 { json!({}) } else { json!({ "key": format!("k{}", n % 7) }) }).collect();
+    let orders: Vec<_> =
+        (0..60).map(|n| if n % 2 == 0 { json!({}) } else { json!({ "key": format!("k{}", n % 7) }) }).collect();
     assert!(stage.start("writer", json!({ "role": "writer", "once": orders })).end());
     // The lease outlives the lock; the busy timeout does not.
     let task = json!({ "role": "multi", "lease": 60_000, "heartbeat": 300, "busy_timeout": 100, "work": 20 });
@@ -35,7 +36,8 @@ fn a_lock_held_past_the_busy_timeout_loses_nothing_and_counts_no_attempt() {
 #[test]
 fn a_lock_held_past_the_lease_repeats_events_and_loses_none() {
     let stage = Stage::new();
-    let orders: Vec<_> = (0..80).map(|n| if n % 2 == 0 { json!({}) } else { json!({ "key": format!("k{}", n % 7) }) }).collect();
+    let orders: Vec<_> =
+        (0..80).map(|n| if n % 2 == 0 { json!({}) } else { json!({ "key": format!("k{}", n % 7) }) }).collect();
     assert!(stage.start("writer", json!({ "role": "writer", "once": orders })).end());
     let _node = stage.start("node", json!({ "role": "multi", "lease": 900, "busy_timeout": 100, "work": 20 }));
     stage.until("the first delivery", |ledger| (ledger.count("end", "node") > 0).then_some(()));

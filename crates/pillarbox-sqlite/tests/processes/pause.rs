@@ -14,7 +14,8 @@ fn a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old() {
     orders.extend((0..200).map(|n| if n % 2 == 0 { json!({}) } else { json!({ "key": format!("k{}", n % 7) }) }));
     let mut writer = stage.start("writer", json!({ "role": "writer", "once": orders }));
     stage.until("a delivery that blocks", |ledger| {
-        (ledger.of("begin").any(|line| line.key.as_deref() == Some("b")) && ledger.count("end", "sleeper") > 3).then_some(())
+        (ledger.of("begin").any(|line| line.key.as_deref() == Some("b")) && ledger.count("end", "sleeper") > 3)
+            .then_some(())
     });
     assert!(writer.end());
     sleeper.pause();
@@ -28,10 +29,12 @@ fn a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old() {
     let (_, before) = stage.until_all_done();
     let states = || {
         stage.runtime.block_on(async {
-            sqlx::query_as::<_, (i64, String, i64, Option<i64>)>("select seq, status, attempts, done_at from outbox_event order by seq")
-                .fetch_all(stage.store.pool())
-                .await
-                .unwrap()
+            sqlx::query_as::<_, (i64, String, i64, Option<i64>)>(
+                "select seq, status, attempts, done_at from outbox_event order by seq",
+            )
+            .fetch_all(stage.store.pool())
+            .await
+            .unwrap()
         })
     };
     let settled = states();
@@ -43,7 +46,8 @@ fn a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old() {
     stage.say("unblock");
     stage.until("its late outcome", |ledger| (ledger.count("stale", "sleeper") > 0).then_some(()));
     // Its worker is free again, and delivers what is new.
-    let more: Vec<_> = (0..40).map(|n| if n % 2 == 0 { json!({}) } else { json!({ "key": format!("k{}", n % 7) }) }).collect();
+    let more: Vec<_> =
+        (0..40).map(|n| if n % 2 == 0 { json!({}) } else { json!({ "key": format!("k{}", n % 7) }) }).collect();
     assert!(stage.start("more", json!({ "role": "writer", "once": more })).end());
     let (orders, ledger) = stage.until_all_done();
     assert_eq!(states()[..settled.len()], settled, "the late outcome changed a row");

@@ -42,7 +42,8 @@ impl Stage {
         let store = runtime.block_on(async {
             let store = SqliteStore::open(path.to_str().unwrap()).await.unwrap();
             store.migrate().await.unwrap();
-            let orders = "create table orders (number integer primary key autoincrement, event_id text, event_key text)";
+            let orders =
+                "create table orders (number integer primary key autoincrement, event_id text, event_key text)";
             for sql in [orders, "create table lives (name text primary key)"] {
                 sqlx::query(sql).execute(store.pool()).await.unwrap();
             }
@@ -141,9 +142,7 @@ impl Stage {
     }
 
     pub(crate) fn number(&self, sql: &'static str) -> i64 {
-        self.runtime
-            .block_on(sqlx::query_scalar(sql).fetch_one(self.store.pool()))
-            .unwrap()
+        self.runtime.block_on(sqlx::query_scalar(sql).fetch_one(self.store.pool())).unwrap()
     }
 
     /// Whether a process holds the write lock.
@@ -162,9 +161,7 @@ impl Stage {
     }
 
     pub(crate) fn numbers(&self, sql: &'static str, name: &str) -> Vec<i64> {
-        self.runtime
-            .block_on(sqlx::query_scalar(sql).bind(name.to_owned()).fetch_all(self.store.pool()))
-            .unwrap()
+        self.runtime.block_on(sqlx::query_scalar(sql).bind(name.to_owned()).fetch_all(self.store.pool())).unwrap()
     }
 
     /// Delivered is what was committed, and nothing else.
@@ -216,9 +213,8 @@ impl Process {
 
     /// There is room again for a process that was started with a limit on the size of files.
     pub(crate) fn raise_file_size(&self) {
-        let raised = Command::new("prlimit")
-            .args(["--pid", &self.child.id().to_string(), "--fsize=unlimited"])
-            .status();
+        let raised =
+            Command::new("prlimit").args(["--pid", &self.child.id().to_string(), "--fsize=unlimited"]).status();
         assert!(raised.unwrap().success(), "prlimit");
     }
 
