@@ -168,3 +168,54 @@ async fn a_full_database_refuses_writes_in_clear_words_and_goes_on_when_there_is
     committed.sort();
     assert_eq!(seen, committed);
 }
+
+/// A transaction of the application's own that stays open past the lease: no lease can be renewed meanwhile, so
+/// the node gives everything up; it joins again after the commit, and nothing is lost or delivered twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_open_past_the_lease_costs_the_lease_and_no_event() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("outbox.db");
+    let seen = Seen::default();
+    let notes = seen.clone();
+    let handler = move |delivery: Delivery| {
+        notes.lock().unwrap().push(delivery.event().payload().to().unwrap());
+        async {}
+    };
+    let store = SqliteStore::open(path.to_str().unwrap()).await.unwrap();
+    let outbox = Outbox::single_node(store).lease(Duration::from_millis(600)).handle("a", handler);
+    let outbox = outbox.start().await.unwrap();
+    let mut tx = outbox.begin().await.unwrap();
+    tx.write(Event::builder("a").json("hot")).await.unwrap();
+    tx.write(Event::builder("a").key("k").json("keyed")).await.unwrap();
+    until("the lease's end", || outbox.partitions_owned() == 0).await;
+    tx.commit().await.unwrap();
+    until("both", || seen.lock().unwrap().len() >= 2).await;
+    until("its return", || outbox.partitions_owned() == 256).await;
+    write(&outbox, "after").await;
+    until("the rest", || seen.lock().unwrap().len() >= 12).await;
+    outbox.shutdown().await;
+    let mut seen = std::mem::take(&mut *seen.lock().unwrap());
+    seen.sort();
+    let mut wanted = vec!["after"; 10];
+    wanted.extend(["hot", "keyed"]);
+    assert_eq!(seen, wanted);
+}
+
+#[tokio::test]
+async fn a_read_only_database_says_so_and_keeps_its_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("outbox.db");
+    let path = path.to_str().unwrap();
+    let writer = Outbox::writer_only(SqliteStore::open(path).await.unwrap()).start().await.unwrap();
+    write(&writer, "kept").await;
+
+    let read_only = SqliteStore::open(format!("sqlite:{path}?mode=ro")).await.unwrap();
+    let refused = Outbox::single_node(read_only).handle("a", |_: Delivery| async {}).start().await.unwrap_err();
+    let words = format!("{refused:?}");
+    assert!(words.contains("Rejected") && words.contains("make its file and its folder writable"), "{words}");
+
+    let (outbox, seen) = start(SqliteStore::open(path).await.unwrap()).await;
+    until("what was kept", || seen.lock().unwrap().len() >= 10).await;
+    outbox.shutdown().await;
+    assert_eq!(*seen.lock().unwrap(), vec!["kept"; 10]);
+}
