@@ -1,9 +1,21 @@
-//! Every statement is served by the index that its comment names.
+//! Every statement is served by the index that its comment names, and finished rows cost nothing.
 
-use pillarbox_core::port::UpkeepStore as _;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use pillarbox_core::{
+    Delivery, Event, Outbox,
+    domain::{Key, NodeId, Partition, PartitionSet, Seq, Status},
+    port::{AdminStore as _, Candidate, Joining, OwnStore as _, Query, ReadStore as _, Scan, Taken, UpkeepStore as _},
+};
 use sqlx::{AssertSqlSafe, Row as _};
 
-use crate::SqliteStore;
+use crate::{SqliteStore, connection::Line};
 
 const PRIMARY_KEY: &str = "outbox_event USING INTEGER PRIMARY KEY (rowid";
 
@@ -49,5 +61,119 @@ async fn statements_use_their_index() {
         }
         let sorts = ["oldest", "newest", "failing", "worst"].contains(&name);
         assert!(sorts || !plan.contains("TEMP B-TREE FOR ORDER"), "{name} sorts:\n{plan}");
+    }
+}
+
+/// Counts what SQLite's machine does on a connection.
+async fn count_steps(line: &Line, steps: &Arc<AtomicU64>) {
+    let mut entered = line.enter().await.unwrap();
+    let mut handle = entered.connection().unwrap().lock_handle().await.unwrap();
+    let steps = steps.clone();
+    handle.set_progress_handler(1, move || {
+        steps.fetch_add(1, Ordering::Relaxed);
+        true
+    });
+}
+
+async fn take_all(store: &SqliteStore, name: &str) -> Vec<Taken> {
+    let joining =
+        Joining { node: NodeId::new(name), ttl: Duration::from_mins(1), routes: vec!["a".into()], in_flight: 3_008 };
+    let lease = store.join(&joining).await.unwrap();
+    store.take(&lease, PartitionSet::ALL).await.unwrap().unwrap()
+}
+
+/// The steps of each read of a new owner, by name.
+async fn costs(store: &SqliteStore, taken: &[Taken]) -> Vec<(&'static str, u64)> {
+    let steps = Arc::<AtomicU64>::default();
+    for line in [&store.0.pages, &store.0.seeks, &store.0.operators] {
+        count_steps(line, &steps).await;
+    }
+    let cost = || steps.swap(0, Ordering::Relaxed);
+    let mut all = |_: Candidate<'_>| true;
+    let after = taken.iter().map(|taken| &taken.position).min_by_key(|position| position.seq).unwrap();
+    cost();
+    let mut costs = Vec::new();
+
+    let scan = Scan { partitions: PartitionSet::ALL, after, limit: 100, skip_recent: Duration::ZERO };
+    assert_eq!(store.page(scan, &mut all).await.unwrap().rows.len(), 100);
+    costs.push(("a page", cost()));
+    let some: PartitionSet = Partition::all().take(128).collect();
+    let scan = Scan { partitions: some, after, limit: 20, skip_recent: Duration::ZERO };
+    assert_eq!(store.page(scan, &mut all).await.unwrap().rows.len(), 20);
+    costs.push(("a page of half the partitions", cost()));
+    store.due(PartitionSet::ALL, 100, &mut all).await.unwrap();
+    costs.push(("due rows", cost()));
+    let key = Key::from("k");
+    let partition = Event::builder("a").key("k").json(&1).build().unwrap().key_partition().unwrap();
+    store.lane(partition, &key, Seq(0), 10).await.unwrap();
+    costs.push(("a lane", cost()));
+    store.recall(taken).await.unwrap();
+    costs.push(("a recall", cost()));
+    let dead = Query { statuses: vec![Status::Dead], ..Query::default() };
+    store.list(&dead, Seq(0), 10).await.unwrap();
+    costs.push(("a list of the dead", cost()));
+    costs
+}
+
+const PENDING: &str = "insert into outbox_event (event_id, event_type, payload, event_key, partition)
+    with recursive n (n) as (select 1 union all select n + 1 from n where n < 1000)
+    select printf('%026d', n), 'a', '1', iif(n % 4, null, 'k'), iif(n % 4, n % 256, 0) from n";
+
+async fn fresh() -> (tempfile::TempDir, SqliteStore) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder).await;
+    store.migrate().await.unwrap();
+    (folder, store)
+}
+
+async fn open(folder: &tempfile::TempDir) -> SqliteStore {
+    SqliteStore::open(folder.path().join("outbox.db").to_str().unwrap()).await.unwrap()
+}
+
+async fn run(store: &SqliteStore, sql: &'static str) {
+    sqlx::query(sql).execute(store.pool()).await.unwrap();
+}
+
+/// S6: also for a new owner, after a clean stop and after a crash, because the position is stored.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_cost_the_same_behind_200_000_finished_rows() {
+    let (_folder, store) = fresh().await;
+    run(&store, PENDING).await;
+    let clean = costs(&store, &take_all(&store, "n").await).await;
+    let unclean = costs(&store, &take_all(&store, "n").await).await;
+
+    let (folder, store) = fresh().await;
+    run(
+        &store,
+        "insert into outbox_event (event_id, event_type, payload, status, done_at, event_key)
+            with recursive n (n) as (select 1 union all select n + 1 from n where n < 200000)
+            select printf('%026d', n), 'a', '1', 'DONE', 1, iif(n % 4, null, 'k') from n",
+    )
+    .await;
+    for (end, none) in [("a clean stop", &clean), ("a crash", &unclean)] {
+        let outbox = Outbox::single_node(open(&folder).await).node_name("n").handle("a", |_: Delivery| async {});
+        let outbox = outbox.start().await.unwrap();
+        let mut tx = outbox.begin().await.unwrap();
+        tx.write(Event::builder("a").json(&1)).await.unwrap();
+        tx.commit().await.unwrap();
+        let position = "select coalesce(max(position_seq), 0) from outbox_instance";
+        let pending = "select count(*) from outbox_event where status = 'NEW'";
+        let number = |sql: &'static str| sqlx::query_scalar::<_, i64>(sql).fetch_one(store.pool());
+        while number(pending).await.unwrap() > 0 || number(position).await.unwrap() < 200_000 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        if end == "a clean stop" {
+            outbox.shutdown().await;
+        }
+        // Under the same name: the lease of the one before ends here, as if its process were gone.
+        let taken = take_all(&store, "n").await;
+        drop(outbox);
+        assert!(taken.iter().all(|taken| taken.position.seq >= Seq(200_000)), "{end}");
+        run(&store, PENDING).await;
+        for ((name, with), (_, without)) in costs(&store, &taken).await.into_iter().zip(none) {
+            println!("{name} after {end}: {with} steps, {without} without finished rows");
+            assert!(with <= without * 3 / 2 + 500, "{name} after {end}: {with} steps, {without} without finished rows");
+        }
+        run(&store, "update outbox_event set status = 'DONE', done_at = 1 where status = 'NEW'").await;
     }
 }

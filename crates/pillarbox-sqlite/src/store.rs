@@ -299,3 +299,48 @@ fn in_memory() -> StoreError {
          folder for tests",
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use pillarbox_core::port::UpkeepStore as _;
+
+    use super::*;
+
+    async fn pragma(connection: &mut SqliteConnection, sql: &'static str) -> String {
+        let row = sqlx::query(sql).fetch_one(connection).await.unwrap();
+        row.try_get::<String, _>(0).or_else(|_| row.try_get::<i64, _>(0).map(|n| n.to_string())).unwrap()
+    }
+
+    /// Every connection of a store: the whole pool, and its own.
+    async fn assert_commits(store: &SqliteStore, synchronous: &str) {
+        let inner = &store.0;
+        let lines = [&inner.settles, &inner.lease, &inner.pages, &inner.seeks, &inner.operators, &inner.news];
+        for line in lines {
+            let mut entered = line.enter().await.unwrap();
+            let connection = entered.connection().unwrap();
+            assert_eq!(pragma(connection, "pragma journal_mode").await, "wal");
+            assert_eq!(pragma(connection, "pragma synchronous").await, synchronous);
+        }
+        let mut pool = Vec::new();
+        for _ in 0..inner.pool.options().get_max_connections() {
+            let mut connection = inner.pool.acquire().await.unwrap();
+            assert_eq!(pragma(&mut connection, "pragma journal_mode").await, "wal");
+            assert_eq!(pragma(&mut connection, "pragma synchronous").await, synchronous);
+            pool.push(connection);
+        }
+    }
+
+    #[tokio::test]
+    async fn every_connection_waits_for_the_disk_unless_told_otherwise() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("outbox.db");
+        let path = path.to_str().unwrap();
+        assert_commits(&SqliteStore::open(path).await.unwrap(), "2").await;
+        let normal = Options::new().durability(Durability::Normal).open(path).await.unwrap();
+        assert_commits(&normal, "1").await;
+        let pool = SqlitePool::connect(path).await.unwrap();
+        let own = SqliteStore::from_pool(pool).unwrap();
+        own.migrate().await.unwrap();
+        assert_commits(&own, "2").await;
+    }
+}

@@ -4,7 +4,10 @@ use std::ops::{Deref, DerefMut};
 
 use pillarbox_core::domain::{Event, Seq};
 use pillarbox_core::port::{BoxFuture, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore};
-use sqlx::{Arguments as _, SqlStr, Sqlite, SqliteConnection, Transaction, sqlite::SqliteArguments};
+use sqlx::{
+    Arguments as _, Connection as _, SqlStr, Sqlite, SqliteConnection, Transaction, pool::PoolConnection,
+    sqlite::SqliteArguments,
+};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::{SqliteStore, connection::BEGIN, error, tables::Prefix};
@@ -127,6 +130,22 @@ impl DerefMut for SqliteTransaction {
     }
 }
 
+impl SqliteStore {
+    /// A connection of the pool that is fit to begin. SQLite ends a transaction by itself, as when the disk is
+    /// full, and the driver does not notice: for it one stays open for ever. Our own pool sorts such a
+    /// connection out; the application's does not.
+    async fn acquire(&self) -> Result<PoolConnection<Sqlite>, StoreError> {
+        loop {
+            let mut connection = self.0.pool.acquire().await.map_err(error::of)?;
+            // The rollback of a dropped transaction may be in the driver's queue: let it pass.
+            if !connection.is_in_transaction() || connection.ping().await.is_ok() && !connection.is_in_transaction() {
+                return Ok(connection);
+            }
+            let _ = connection.close().await;
+        }
+    }
+}
+
 impl TransactStore for SqliteStore {
     type Connection = SqliteConnection;
     type Tx = SqliteTransaction;
@@ -134,7 +153,7 @@ impl TransactStore for SqliteStore {
     fn begin(&self) -> BoxFuture<'_, Result<SqliteTransaction, StoreError>> {
         Box::pin(async {
             // The connection first: who waits for a full pool must not keep the turn from the others.
-            let connection = self.0.pool.acquire().await.map_err(error::of)?;
+            let connection = self.acquire().await?;
             let turn = self.0.turn.clone().lock_owned();
             // Two transactions of one task would wait for each other without end.
             let turn = tokio::time::timeout(self.0.busy_timeout, turn).await.map_err(|_| {

@@ -63,7 +63,12 @@ impl Worker {
         let mut session = self.shared.session();
         while let Some(job) = self.next(&stop).await {
             if session.is_cancelled() {
+                let flight = self.shared.flight.lock();
                 session = self.shared.session();
+                if !flight.is_running(&job.delivery) {
+                    // Drawn before the loss: the new session is not this job's.
+                    continue;
+                }
             }
             self.shared.running.fetch_add(1, Ordering::Relaxed);
             let seq = job.delivery.seq();

@@ -55,9 +55,7 @@ impl Settler {
     /// Settles everything that waits now. Comes back when it is durable or when the lease is lost.
     pub(crate) async fn run_once(&self) {
         let shared = &self.shared;
-        // Before the lease is read: if that is lost in between, this is the session that is cancelled.
-        let session = shared.session();
-        let (lease, batch) = {
+        let (lease, session, batch) = {
             let mut flight = shared.flight.lock();
             let Some(lease) = flight.owned.lease().cloned() else {
                 return;
@@ -65,7 +63,8 @@ impl Settler {
             if flight.unsettled() == 0 && !flight.has_hold_changes() {
                 return;
             }
-            (lease, flight.take_batch(Instant::now()))
+            // Behind the same lock as the lease, so that it is the session of this lease.
+            (lease, shared.session(), flight.take_batch(Instant::now()))
         };
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
         loop {

@@ -46,7 +46,8 @@ pub(crate) struct Shared {
     pub(crate) own: Notify,
     pub(crate) hints: Notify,
     pub(crate) hinted: Mutex<crate::domain::PartitionSet>,
-    /// Cancelled and replaced when the lease is lost: running handlers are dropped.
+    /// Cancelled and replaced when the lease is lost: running handlers are dropped. Whose session it is holds
+    /// only behind the lock of `flight`, which is taken first.
     pub(crate) session: Mutex<CancellationToken>,
     /// How far the database's clock is ahead of the host's, in microseconds, as last seen.
     database_ahead: AtomicI64,
@@ -111,16 +112,16 @@ impl Shared {
     /// A lease is not in force any more: whatever runs under it is dropped, and whatever waits is forgotten.
     /// Nothing happens if the node has another lease by now.
     pub(crate) fn lose_lease(&self, lease: &Lease, why: &str) {
-        let stale = {
+        let (stale, lost) = {
             let mut flight = self.flight.lock();
             if flight.owned.lease() != Some(lease) {
                 return;
             }
-            flight.lose_everything()
+            // Behind one lock: between the two the node may join again, and what runs then is not to be dropped.
+            (flight.lose_everything(), std::mem::take(&mut *self.session.lock()))
         };
         tracing::warn!(node = %self.node, why, dropped_outcomes = stale, "the node has lost its lease");
         self.meters.stale_settles.increment(stale as u64);
-        let lost = std::mem::take(&mut *self.session.lock());
         lost.cancel();
         self.settled.notify_waiters();
         self.own.notify_one();

@@ -6,6 +6,7 @@ mod admin;
 mod busy;
 mod conformance;
 mod fence;
+mod outboxes;
 mod reading;
 mod schema;
 mod support;

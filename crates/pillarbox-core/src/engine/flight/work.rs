@@ -92,6 +92,12 @@ impl Flight {
         Some(signals)
     }
 
+    /// Whether a delivery is still with its worker, and its partition with this node.
+    pub(crate) fn is_running(&self, delivery: &Delivery) -> bool {
+        let entry = self.entries.get(&delivery.seq());
+        entry.is_some_and(|entry| entry.epoch == delivery.fencing_token() && entry.state == State::Running)
+    }
+
     /// A worker goes to sleep, or wakes.
     pub(crate) fn set_idle(&mut self, idle: bool) {
         if idle {

@@ -1,0 +1,141 @@
+//! The ledger: a line for each thing that a process did, appended by all of them to one file.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs::{File, OpenOptions},
+    io::Write as _,
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use pillarbox_core::domain::Delivery;
+
+/// One line. Lines are short and go out in one write, so they never mix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// `begin` and `end` of a handler, or another word.
+    pub(crate) what: String,
+    pub(crate) node: String,
+    /// Microseconds since 1970.
+    pub(crate) at: u128,
+    pub(crate) epoch: i64,
+    pub(crate) partition: u8,
+    pub(crate) id: String,
+    pub(crate) key: Option<String>,
+    /// The number of the order, in the order of the commits.
+    pub(crate) order: i64,
+}
+
+pub(crate) fn now() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros()
+}
+
+/// The pen of one process.
+#[derive(Debug)]
+pub(crate) struct Pen {
+    file: File,
+    node: String,
+}
+
+impl Pen {
+    pub(crate) fn new(path: &Path, node: &str) -> Self {
+        let file = OpenOptions::new().append(true).create(true).open(path).unwrap();
+        Self { file, node: node.into() }
+    }
+
+    pub(crate) fn delivery(&self, what: &str, delivery: &Delivery, order: i64) {
+        let event = delivery.event();
+        let (epoch, partition) = (delivery.fencing_token().0, delivery.record().partition.0);
+        let key = event.key().map_or("-", |key| key.as_str());
+        self.line(&format!("{what} {} {} {epoch} {partition} {} {key} {order}\n", self.node, now(), event.id()));
+    }
+
+    pub(crate) fn word(&self, what: &str, id: &str, order: i64) {
+        self.line(&format!("{what} {} {} 0 0 {id} - {order}\n", self.node, now()));
+    }
+
+    fn line(&self, text: &str) {
+        (&self.file).write_all(text.as_bytes()).unwrap();
+        self.file.sync_data().unwrap();
+    }
+}
+
+/// What the processes have written so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ledger(pub(crate) Vec<Line>);
+
+impl Ledger {
+    pub(crate) fn read(path: &Path) -> Self {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        // The last line may be on its way.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        Self(whole.lines().map(parse).collect())
+    }
+
+    pub(crate) fn of<'a>(&'a self, what: &'a str) -> impl Iterator<Item = &'a Line> {
+        self.0.iter().filter(move |line| line.what == what)
+    }
+
+    pub(crate) fn count(&self, what: &str, node: &str) -> usize {
+        self.of(what).filter(|line| line.node == node).count()
+    }
+
+    /// The events whose handler came to its end, and how often.
+    pub(crate) fn delivered(&self) -> HashMap<&str, usize> {
+        let mut delivered = HashMap::new();
+        for line in self.of("end") {
+            *delivered.entry(line.id.as_str()).or_default() += 1;
+        }
+        delivered
+    }
+
+    pub(crate) fn assert_each_once(&self) {
+        for what in ["begin", "end"] {
+            let mut seen = HashSet::new();
+            for line in self.of(what) {
+                assert!(seen.insert(&line.id), "delivered twice: {line:?}");
+            }
+        }
+    }
+
+    /// An event of a key begins only when all before it have come to an end: what comes later than that is
+    /// the repeat of something old.
+    pub(crate) fn assert_in_order_per_key(&self, committed: &[crate::stage::Order]) {
+        let mut ended: HashSet<&str> = HashSet::new();
+        let mut of_key: HashMap<&str, Vec<&crate::stage::Order>> = HashMap::new();
+        for order in committed {
+            if let Some(key) = &order.key {
+                of_key.entry(key).or_default().push(order);
+            }
+        }
+        for line in &self.0 {
+            match (line.what.as_str(), &line.key) {
+                ("begin", Some(key)) => {
+                    let earlier = of_key[key.as_str()].iter().take_while(|order| order.number < line.order);
+                    for order in earlier {
+                        assert!(ended.contains(order.id.as_str()), "{line:?} began before {order:?} had ended");
+                    }
+                }
+                ("end", _) => {
+                    ended.insert(&line.id);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn parse(line: &str) -> Line {
+    let mut words = line.split(' ');
+    let mut next = || words.next().unwrap_or_else(|| panic!("a torn line: {line:?}"));
+    Line {
+        what: next().into(),
+        node: next().into(),
+        at: next().parse().unwrap(),
+        epoch: next().parse().unwrap(),
+        partition: next().parse().unwrap(),
+        id: next().into(),
+        key: Some(next()).filter(|key| *key != "-").map(Into::into),
+        order: next().parse().unwrap(),
+    }
+}
