@@ -364,9 +364,9 @@ impl Flight {
         (self.missed[..take].to_vec(), next)
     }
 
-    /// The first so many lookups are done.
-    pub(crate) fn looked_up(&mut self, count: usize) {
-        self.missed.drain(..count);
+    /// These lookups are done. The lease may have been lost meanwhile, and what was missed with it.
+    pub(crate) fn looked_up(&mut self, seqs: &[Seq]) {
+        self.missed.retain(|seq| !seqs.contains(seq));
     }
 
     pub(crate) fn lanes_to_fetch(&mut self, limit: usize) -> Vec<Fetch> {
