@@ -111,7 +111,6 @@ impl Ownership {
         let lease = shared.store.join(&joining).await?;
         tracing::info!(node = %lease.node, incarnation = lease.incarnation.0, "the node has joined");
         let deadline = sent + shared.settings.stale_after;
-        *shared.session.lock() = CancellationToken::new();
         shared.flight.lock().owned.renewed(&lease, deadline);
         self.leaving = PartitionSet::EMPTY;
         self.renew_at = sent;

@@ -55,7 +55,7 @@ impl Settler {
     /// Settles everything that waits now. Comes back when it is durable or when the lease is lost.
     pub(crate) async fn run_once(&self) {
         let shared = &self.shared;
-        let (lease, batch) = {
+        let (lease, batch, session) = {
             let mut flight = shared.flight.lock();
             let Some(lease) = flight.owned.lease().cloned() else {
                 return;
@@ -63,12 +63,19 @@ impl Settler {
             if flight.unsettled() == 0 && !flight.has_hold_changes() {
                 return;
             }
-            (lease, flight.take_batch(Instant::now()))
+            // The session ends under the same lock as its lease: it is this lease's.
+            (lease, flight.take_batch(Instant::now()), shared.session())
         };
-        let session = shared.session();
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
         loop {
-            match shared.store.settle(&lease, &batch).await {
+            // Without the lease it would write nothing, and its answer concerns nobody: the node may have
+            // another lease by then.
+            let answer = tokio::select! {
+                biased;
+                () = session.cancelled() => return,
+                answer = shared.store.settle(&lease, &batch) => answer,
+            };
+            match answer {
                 Ok(Settled::Applied { stale }) => {
                     shared.meters.stale_settles.increment(stale as u64);
                     let (waiting, put_off) = {
@@ -93,9 +100,6 @@ impl Settler {
                     return;
                 }
                 Err(error) => {
-                    if session.is_cancelled() {
-                        return;
-                    }
                     shared.meters.loop_errors.increment(1);
                     tracing::error!(
                         error = &error as &dyn std::error::Error,

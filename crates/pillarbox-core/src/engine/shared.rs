@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     pub(crate) own: Notify,
     pub(crate) hints: Notify,
     pub(crate) hinted: Mutex<crate::domain::PartitionSet>,
-    /// Cancelled when the lease is lost: running handlers are dropped. Replaced at the next join.
+    /// Cancelled when the lease is lost, and replaced under the lock of `flight`: running handlers are dropped.
     pub(crate) session: Mutex<CancellationToken>,
     /// How far the database's clock is ahead of the host's, in microseconds, as last seen.
     database_ahead: AtomicI64,
@@ -115,12 +115,12 @@ impl Shared {
             if flight.owned.lease().is_none() {
                 return;
             }
+            // Under the lock: whoever sees the next lease must see the next session.
+            std::mem::take(&mut *self.session.lock()).cancel();
             flight.lose_everything()
         };
         tracing::warn!(node = %self.node, why, dropped_outcomes = stale, "the node has lost its lease");
         self.meters.stale_settles.increment(stale as u64);
-        let lost = std::mem::take(&mut *self.session.lock());
-        lost.cancel();
         self.settled.notify_waiters();
         self.own.notify_one();
     }
