@@ -489,6 +489,13 @@ impl Flight {
         Some(signals)
     }
 
+    /// An event whose start could not be counted is a suspect still, when it is due again.
+    pub(crate) fn suspect(&mut self, seq: Seq) {
+        if self.entries.contains_key(&seq) {
+            self.suspects.insert(seq);
+        }
+    }
+
     /// Whether an event is somewhere between its reading and the end of its settle.
     pub(crate) fn is_in_flight(&self, seq: Seq) -> bool {
         self.entries.contains_key(&seq)
