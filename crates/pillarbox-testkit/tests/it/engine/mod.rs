@@ -94,7 +94,7 @@ impl Stage {
             if self.count(status).await == count {
                 return;
             }
-            pass(Duration::from_millis(1)).await;
+            pass(GLANCE).await;
         }
         panic!("waited for {count} rows in {status}, and there are {}", self.count(status).await);
     }
@@ -112,15 +112,16 @@ impl Stage {
     }
 }
 
-/// How many virtual milliseconds tests wait: far more than the longest lease.
-const PATIENCE: usize = 600_000;
+/// How often tests look, in virtual time, and how often before they give up: far longer than any lease.
+const GLANCE: Duration = Duration::from_millis(20);
+const PATIENCE: usize = 30_000;
 
 async fn until(what: &str, mut check: impl FnMut() -> bool) {
     for _ in 0..PATIENCE {
         if check() {
             return;
         }
-        pass(Duration::from_millis(1)).await;
+        pass(GLANCE).await;
     }
     panic!("waited for {what}");
 }
