@@ -26,7 +26,7 @@ pub(crate) use self::{
     queues::{Job, Queues},
 };
 use crate::{
-    domain::{Delivery, Epoch, Failure, Key, Partition, PartitionSet, Seq, Timestamp},
+    domain::{Delivery, Epoch, EventId, Failure, Key, Partition, PartitionSet, Seq, Timestamp},
     port::{Batch, Candidate, Change, Hold, HoldChange, Position, Recall, Released, Row, Settlement, Taken},
 };
 
@@ -109,6 +109,7 @@ enum State {
 pub(crate) struct Confirmed {
     pub(crate) enqueued: usize,
     pub(crate) dropped: usize,
+    pub(crate) first_dropped: Option<EventId>,
 }
 
 /// What became of the rows of a read.
@@ -182,7 +183,14 @@ impl Flight {
                     .is_some_and(|entry| matches!(entry.state, State::Reserved { .. }));
             if !live {
                 signals.reader = true;
-            } else if self.queues.offer_hot(job).is_ok() {
+                continue;
+            }
+            if let Err(job) = self.queues.offer_hot(job) {
+                self.abandon(seq);
+                confirmed.dropped += 1;
+                confirmed.first_dropped.get_or_insert(job.delivery.event().id());
+                signals.reader = true;
+            } else {
                 self.entries.insert(
                     seq,
                     Entry {
@@ -192,10 +200,6 @@ impl Flight {
                     },
                 );
                 confirmed.enqueued += 1;
-            } else {
-                self.abandon(seq);
-                confirmed.dropped += 1;
-                signals.reader = true;
             }
         }
         signals.workers = confirmed.enqueued.min(self.idle_workers);
