@@ -146,17 +146,12 @@ fn check_attempts(
     let mut tried: HashMap<EventId, Tried> = HashMap::new();
     let mut latest: HashMap<u32, u32> = HashMap::new();
     for attempt in &evidence.attempts {
-        let Attempt {
-            id, what, place, ok, ..
-        } = *attempt;
+        let Attempt { id, what, place, ok, .. } = *attempt;
         if rolled_back.contains(&id) {
             findings.add(Problem::RolledBack, || format!("{what} was delivered ({id})"));
             continue;
         }
-        if committed
-            .get(&id)
-            .is_none_or(|event| event.what != what || event.place != place)
-        {
+        if committed.get(&id).is_none_or(|event| event.what != what || event.place != place) {
             findings.add(Problem::Unknown, || format!("{what} was delivered, and nobody wrote it so ({id})"));
             continue;
         }
@@ -283,19 +278,9 @@ mod tests {
             (What::Signup(5), None, Fate::Flaky(1)),
         ] {
             let id = pillarbox::new_id();
-            run.committed.push(Committed {
-                id,
-                what,
-                place,
-                fate,
-                at: 0,
-            });
+            run.committed.push(Committed { id, what, place, fate, at: 0 });
             let status = if fate.is_dead() { "DEAD" } else { "DONE" };
-            run.stored.push(Stored {
-                id,
-                status: status.into(),
-                what: Some(what),
-            });
+            run.stored.push(Stored { id, status: status.into(), what: Some(what) });
             let calls = fate.failures() + u32::from(!fate.is_dead());
             run.attempts.extend((0..calls).map(|call| Attempt {
                 id,
@@ -305,8 +290,7 @@ mod tests {
                 at: 0,
             }));
         }
-        run.rolled_back
-            .push((pillarbox::new_id(), What::Order(30, Step::Placed)));
+        run.rolled_back.push((pillarbox::new_id(), What::Order(30, Step::Placed)));
         run.shop.orders = HashMap::from([(10, Step::Shipped), (20, Step::Paid)]);
         run.shop.customers = HashMap::from([(1, 3), (2, 2)]);
         run.shop.signups = HashSet::from([5]);
@@ -376,22 +360,12 @@ mod tests {
     fn a_rolled_back_event_is_found_where_it_is_delivered_and_where_it_is_stored() {
         let deliver = |run: &mut Evidence| {
             let (id, what) = run.rolled_back[0];
-            run.attempts.push(Attempt {
-                id,
-                what,
-                place: None,
-                ok: true,
-                at: 0,
-            });
+            run.attempts.push(Attempt { id, what, place: None, ok: true, at: 0 });
         };
         assert_eq!(found(deliver), [Problem::RolledBack]);
         let store = |run: &mut Evidence| {
             let (id, what) = run.rolled_back[0];
-            run.stored.push(Stored {
-                id,
-                status: "NEW".into(),
-                what: Some(what),
-            });
+            run.stored.push(Stored { id, status: "NEW".into(), what: Some(what) });
         };
         assert_eq!(found(store), [Problem::RolledBack, Problem::Miscount]);
     }
@@ -407,8 +381,7 @@ mod tests {
     #[test]
     fn an_unplanned_death_is_found() {
         let die = |run: &mut Evidence| {
-            run.attempts
-                .retain(|attempt| attempt.what != What::Signup(5) || !attempt.ok);
+            run.attempts.retain(|attempt| attempt.what != What::Signup(5) || !attempt.ok);
             run.stored.last_mut().unwrap().status = "DEAD".into();
         };
         assert_eq!(found(die), [Problem::UnplannedDeath]);

@@ -57,14 +57,11 @@ impl Database {
         let (path, folder) = if let Some(url) = url {
             (path_of(url)?, None)
         } else {
-            let folder = tempfile::Builder::new()
-                .prefix("pillarbox-demo-")
-                .tempdir()
-                .map_err(|error| {
-                    Error::new("no temporary folder could be made")
-                        .caused_by(error)
-                        .advice("name a database with --db FILE, or another folder with TMPDIR")
-                })?;
+            let folder = tempfile::Builder::new().prefix("pillarbox-demo-").tempdir().map_err(|error| {
+                Error::new("no temporary folder could be made")
+                    .caused_by(error)
+                    .advice("name a database with --db FILE, or another folder with TMPDIR")
+            })?;
             (folder.path().join("shop.db"), Some(folder))
         };
         let opened = |error: pillarbox::StoreError| {
@@ -72,9 +69,7 @@ impl Database {
                 .caused_by(error)
                 .advice("--db takes the path of a SQLite file in a folder that exists and can be written to")
         };
-        let text = path
-            .to_str()
-            .ok_or_else(|| Error::new("the path of the database is not UTF-8"))?;
+        let text = path.to_str().ok_or_else(|| Error::new("the path of the database is not UTF-8"))?;
         let store = Options::new().prefix(PREFIX).open(text).await.map_err(opened)?;
         store.migrate().await.map_err(opened)?;
         alone(&store, &path).await?;
@@ -83,12 +78,7 @@ impl Database {
                 .caused_by(error)
                 .advice("the demo needs the table names that begin with demo_ for itself: use another database")
         })?;
-        Ok(Self {
-            store,
-            run,
-            path,
-            folder,
-        })
+        Ok(Self { store, run, path, folder })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -121,17 +111,12 @@ impl Database {
     pub(super) async fn stored(&self) -> Result<Vec<Stored>, Error> {
         let sql =
             "select event_id, status, event_type, aggregate_type, aggregate_id from demo_event where tenant_id = ?";
-        let rows = sqlx::query(sql)
-            .bind(self.run.tenant())
-            .fetch_all(self.store.pool())
-            .await;
+        let rows = sqlx::query(sql).bind(self.run.tenant()).fetch_all(self.store.pool()).await;
         rows.map_err(uncounted)?
             .iter()
             .map(|row| {
-                let id: EventId = row
-                    .try_get::<&str, _>(0)?
-                    .parse()
-                    .map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+                let id: EventId =
+                    row.try_get::<&str, _>(0)?.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
                 Ok(Stored {
                     id,
                     status: row.try_get(1)?,
@@ -163,10 +148,7 @@ impl Database {
             .map_err(uncounted)?;
         let step = |number: u8| Step::ALL.into_iter().find(|step| *step as u8 == number);
         Ok(Shop {
-            orders: orders
-                .into_iter()
-                .filter_map(|(id, number)| Some((id, step(number)?)))
-                .collect(),
+            orders: orders.into_iter().filter_map(|(id, number)| Some((id, step(number)?))).collect(),
             customers: customers.into_iter().collect::<HashMap<_, _>>(),
             signups: signups.into_iter().collect::<HashSet<_>>(),
         })
@@ -234,10 +216,7 @@ async fn begin_run(store: &SqliteStore) -> Result<Run, sqlx::Error> {
     for table in TABLES {
         sqlx::query(table).execute(store.pool()).await?;
     }
-    sqlx::query_scalar("insert into demo_run default values returning id")
-        .fetch_one(store.pool())
-        .await
-        .map(Run)
+    sqlx::query_scalar("insert into demo_run default values returning id").fetch_one(store.pool()).await.map(Run)
 }
 
 fn uncounted(error: sqlx::Error) -> Error {
@@ -270,11 +249,6 @@ mod tests {
         }
         assert!(path_of("sqlite::memory:").unwrap_err().to_string().contains("memory"));
         assert!(path_of("").is_err());
-        assert!(
-            path_of("sqlite:a.db?mode=ro")
-                .unwrap_err()
-                .to_string()
-                .contains("parameters")
-        );
+        assert!(path_of("sqlite:a.db?mode=ro").unwrap_err().to_string().contains("parameters"));
     }
 }

@@ -143,11 +143,7 @@ impl Latency {
             let place = (nanoseconds.len() * percent).div_ceil(100).saturating_sub(1).min(last);
             nanoseconds.get(place).map_or(0.0, |value| nanos(*value) / 1e6)
         };
-        Self {
-            p50: at(50),
-            p99: at(99),
-            max: at(100),
-        }
+        Self { p50: at(50), p99: at(99), max: at(100) }
     }
 }
 
@@ -168,14 +164,7 @@ mod tests {
     #[test]
     fn percentiles_are_taken_from_the_values_themselves() {
         let latency = Latency::of((1..=100).map(|ms| ms * 1_000_000).collect());
-        assert_eq!(
-            latency,
-            Latency {
-                p50: 50.0,
-                p99: 99.0,
-                max: 100.0
-            }
-        );
+        assert_eq!(latency, Latency { p50: 50.0, p99: 99.0, max: 100.0 });
         assert_eq!(Latency::of(vec![]), Latency::default());
         assert!((Latency::of(vec![3_000_000]).p99 - 3.0).abs() < 1e-9);
     }
@@ -188,20 +177,8 @@ mod tests {
             let what = What::Order(nth, Step::Placed);
             let place = Some(Place { customer, nth });
             let fate = Fate::Fine;
-            run.committed.push(Committed {
-                id,
-                what,
-                place,
-                fate,
-                at: committed,
-            });
-            run.attempts.extend(calls.iter().map(|(at, ok)| Attempt {
-                id,
-                what,
-                place,
-                ok: *ok,
-                at: *at,
-            }));
+            run.committed.push(Committed { id, what, place, fate, at: committed });
+            run.attempts.extend(calls.iter().map(|(at, ok)| Attempt { id, what, place, ok: *ok, at: *at }));
         };
         call(1, 1, 10, &[(11, false), (50, true)]);
         call(1, 2, 20, &[(51, true)]);

@@ -108,11 +108,7 @@ async fn run_in(
     let outbox = start(database, &ledger).await?;
     let progress = tokio::spawn(progress::run(
         Show::choose(args.json, quiet_logs),
-        Watched {
-            events: plan.events(),
-            counters: counters.clone(),
-            ledger: ledger.clone(),
-        },
+        Watched { events: plan.events(), counters: counters.clone(), ledger: ledger.clone() },
     ));
     let shop = Arc::new(Shop {
         outbox: outbox.clone(),
@@ -127,11 +123,7 @@ async fn run_in(
     outbox.shutdown().await;
     progress.abort();
     let _ = progress.await;
-    let Worked {
-        written,
-        skipped,
-        interrupted,
-    } = worked?;
+    let Worked { written, skipped, interrupted } = worked?;
 
     let evidence = Evidence {
         committed: written.committed,
@@ -176,10 +168,7 @@ async fn start(database: &Database, ledger: &Arc<Ledger>) -> Result<Outbox<Sqlit
         let outcome = handlers.signup(&delivery);
         async move { outcome }
     });
-    builder
-        .start()
-        .await
-        .map_err(|error| Error::new("the outbox could not be started").caused_by(error))
+    builder.start().await.map_err(|error| Error::new("the outbox could not be started").caused_by(error))
 }
 
 /// What came of the work.
@@ -228,11 +217,7 @@ async fn work(database: &Database, shop: &Arc<Shop>, interrupt: impl Future<Outp
         .await
         .map_err(broken)?
         .map_err(|error| Error::new("a dead event's key could not be let go on").caused_by(error))?;
-    Ok(Worked {
-        written,
-        skipped,
-        interrupted,
-    })
+    Ok(Worked { written, skipped, interrupted })
 }
 
 /// Waits until no event waits any more, or until nothing moves.
@@ -296,11 +281,8 @@ fn broken(error: tokio::task::JoinError) -> Error {
 
 fn heading(args: &Args, database: &Database) -> String {
     let paint = Paint::on_stdout();
-    let place = if database.is_temporary() {
-        "a temporary SQLite file".into()
-    } else {
-        database.path().display().to_string()
-    };
+    let place =
+        if database.is_temporary() { "a temporary SQLite file".into() } else { database.path().display().to_string() };
     let rate = match args.rate {
         0 => String::new(),
         rate => format!(" at {} a second", summary::grouped(u64::from(rate))),

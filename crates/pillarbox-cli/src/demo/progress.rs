@@ -115,12 +115,7 @@ impl Bars {
         let delivered = bar("delivered", "green");
         let notes = all.add(ProgressBar::new_spinner());
         notes.set_style(style("             {msg:.dim}"));
-        Self {
-            all,
-            written,
-            delivered,
-            notes,
-        }
+        Self { all, written, delivered, notes }
     }
 }
 

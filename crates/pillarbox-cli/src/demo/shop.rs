@@ -86,10 +86,7 @@ pub(super) struct Pace {
 impl Pace {
     /// `None` is as fast as it goes.
     pub(super) fn new(per_second: u32) -> Option<Self> {
-        (per_second > 0).then(|| Self {
-            per_second,
-            next: Mutex::default(),
-        })
+        (per_second > 0).then(|| Self { per_second, next: Mutex::default() })
     }
 
     /// Small transactions at a low rate, so that events come evenly.
@@ -168,9 +165,7 @@ impl Writer {
             if self.shop.stop.is_cancelled() {
                 break;
             }
-            let fates = (done..done + size)
-                .map(|nth| self.shop.plan.fate(self.number, nth))
-                .collect();
+            let fates = (done..done + size).map(|nth| self.shop.plan.fate(self.number, nth)).collect();
             let transaction = self.transaction(fates, end).await;
             transaction.map_err(|error| Error::new("the shop could not write to its database").caused_by(error))?;
             if end == End::Commit {
@@ -206,13 +201,7 @@ impl Writer {
         let told = ids.into_iter().zip(told);
         if end == End::Commit {
             let at = self.shop.ledger.now();
-            let committed = told.map(|(id, (what, place, fate))| Committed {
-                id,
-                what,
-                place,
-                fate,
-                at,
-            });
+            let committed = told.map(|(id, (what, place, fate))| Committed { id, what, place, fate, at });
             let count = self.written.committed.len();
             self.written.committed.extend(committed);
             self.written.commits += 1;
@@ -241,14 +230,7 @@ impl Writer {
         let go_on = self.open.len() >= OPEN || self.random.u8(0..3) > 0;
         let oldest = if go_on { self.open.pop_front() } else { None };
         let order = match oldest {
-            Some(order) => Order {
-                step: if order.step == Step::Placed {
-                    Step::Paid
-                } else {
-                    Step::Shipped
-                },
-                ..order
-            },
+            Some(order) => Order { step: if order.step == Step::Placed { Step::Paid } else { Step::Shipped }, ..order },
             None => Order {
                 id: self.new_id(),
                 customer: self.random.u32(1..=CUSTOMERS),
@@ -269,12 +251,7 @@ impl Writer {
         fate: Fate,
     ) -> Result<(What, Option<Place>, Event), Failed> {
         let run = self.shop.run;
-        let Order {
-            id,
-            customer,
-            total_cents,
-            step,
-        } = order;
+        let Order { id, customer, total_cents, step } = order;
         let nth: u32 = sqlx::query_scalar(
             "insert into demo_customer (run, id, events) values (?, ?, 1) \
              on conflict (run, id) do update set events = events + 1 returning events",
@@ -297,13 +274,7 @@ impl Writer {
             .bind(step as u8)
             .execute(&mut **tx)
             .await?;
-        let payload = OrderEvent {
-            order: id,
-            customer,
-            nth,
-            total_cents,
-            fate,
-        };
+        let payload = OrderEvent { order: id, customer, nth, total_cents, fate };
         let event = Event::builder(step.event_type())
             .aggregate(ORDER, id.to_string())
             .tenant(run.tenant())
@@ -330,11 +301,7 @@ impl Writer {
         let event = Event::builder(SIGNUP)
             .aggregate("Newsletter", id.to_string())
             .tenant(run.tenant())
-            .json(&SignupEvent {
-                signup: id,
-                email,
-                fate,
-            })
+            .json(&SignupEvent { signup: id, email, fate })
             .build()?;
         Ok((What::Signup(id), None, event))
     }

@@ -52,33 +52,19 @@ impl Listed {
 const PROMISES: [(&str, &[Problem]); 5] = [
     (
         "every committed event was delivered, or is dead as planned",
-        &[
-            Problem::Lost,
-            Problem::UnplannedDeath,
-            Problem::NotDead,
-            Problem::Unfinished,
-        ],
+        &[Problem::Lost, Problem::UnplannedDeath, Problem::NotDead, Problem::Unfinished],
     ),
-    (
-        "each event took effect once, after as many attempts as planned",
-        &[Problem::Duplicate, Problem::Attempts],
-    ),
+    ("each event took effect once, after as many attempts as planned", &[Problem::Duplicate, Problem::Attempts]),
     ("each customer's events came in order", &[Problem::OutOfOrder]),
-    (
-        "no rolled-back order had an event, and nothing came from nowhere",
-        &[Problem::RolledBack, Problem::Unknown],
-    ),
+    ("no rolled-back order had an event, and nothing came from nowhere", &[Problem::RolledBack, Problem::Unknown]),
     ("the shop's tables and the outbox tell the same story", &[Problem::Miscount]),
 ];
 
 impl Summary {
     /// Prints to stdout.
     pub(super) fn print(&self, json: bool) {
-        let text = if json {
-            serde_json::to_string(self).unwrap_or_default() + "\n"
-        } else {
-            self.text(Paint::on_stdout())
-        };
+        let text =
+            if json { serde_json::to_string(self).unwrap_or_default() + "\n" } else { self.text(Paint::on_stdout()) };
         say(&text);
     }
 
@@ -89,11 +75,7 @@ impl Summary {
         }
         text.push('\n');
         for (promise, problems) in PROMISES {
-            let broken: Vec<_> = self
-                .problems
-                .iter()
-                .filter(|listed| problems.contains(&listed.problem))
-                .collect();
+            let broken: Vec<_> = self.problems.iter().filter(|listed| problems.contains(&listed.problem)).collect();
             if broken.is_empty() {
                 text += &format!("  {} {promise}\n", paint.green("✓"));
                 continue;
@@ -120,11 +102,7 @@ impl Summary {
         text
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a rate for the eye"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate for the eye")]
     fn lines(&self) -> Vec<(&'static str, String, String)> {
         let f = &self.figures;
         let mut lines = vec![
@@ -246,11 +224,7 @@ impl Paint {
     }
 
     fn code(self, code: &str, text: &str) -> String {
-        if self.0 {
-            format!("\x1b[{code}m{text}\x1b[0m")
-        } else {
-            text.into()
-        }
+        if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.into() }
     }
 }
 
@@ -267,22 +241,12 @@ mod tests {
     }
 
     fn summary(verdict: Verdict, problems: Vec<Listed>) -> Summary {
-        Summary {
-            verdict,
-            figures: Figures::default(),
-            problems,
-            run: 1,
-            database: None,
-        }
+        Summary { verdict, figures: Figures::default(), problems, run: 1, database: None }
     }
 
     #[test]
     fn a_broken_promise_is_shown_with_its_examples() {
-        let lost = Listed {
-            problem: Problem::Lost,
-            count: 12,
-            examples: vec!["OrderPaid of order 7".into()],
-        };
+        let lost = Listed { problem: Problem::Lost, count: 12, examples: vec!["OrderPaid of order 7".into()] };
         let text = summary(Verdict::Failed, vec![lost]).text(Paint(false));
         assert!(text.contains("✗ every committed event"), "{text}");
         assert!(text.contains("OrderPaid of order 7") && text.contains("and 11 more"), "{text}");
@@ -294,18 +258,9 @@ mod tests {
         use Problem::{
             Attempts, Duplicate, Lost, Miscount, NotDead, OutOfOrder, RolledBack, Unfinished, Unknown, UnplannedDeath,
         };
-        for problem in [
-            Lost,
-            UnplannedDeath,
-            NotDead,
-            Unfinished,
-            Duplicate,
-            Attempts,
-            OutOfOrder,
-            RolledBack,
-            Unknown,
-            Miscount,
-        ] {
+        for problem in
+            [Lost, UnplannedDeath, NotDead, Unfinished, Duplicate, Attempts, OutOfOrder, RolledBack, Unknown, Miscount]
+        {
             let breaks = PROMISES.iter().filter(|(_, problems)| problems.contains(&problem));
             assert_eq!(breaks.count(), 1, "{problem:?}");
         }

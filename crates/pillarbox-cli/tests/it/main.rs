@@ -31,18 +31,11 @@ fn demo(arguments: &[&str]) -> Value {
 }
 
 async fn open(path: &Path) -> SqliteConnection {
-    SqliteConnectOptions::new()
-        .filename(path)
-        .connect()
-        .await
-        .expect("the database opens")
+    SqliteConnectOptions::new().filename(path).connect().await.expect("the database opens")
 }
 
 async fn count(db: &mut SqliteConnection, sql: &'static str) -> u64 {
-    sqlx::query_scalar(sql)
-        .fetch_one(db)
-        .await
-        .expect("the statement is valid")
+    sqlx::query_scalar(sql).fetch_one(db).await.expect("the statement is valid")
 }
 
 #[test]
@@ -81,12 +74,7 @@ async fn the_figures_are_those_of_the_database_that_is_left() {
 async fn a_database_in_use_keeps_its_tables_and_every_run_its_own_verdict() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("app.db");
-    let mut db = SqliteConnectOptions::new()
-        .filename(&path)
-        .create_if_missing(true)
-        .connect()
-        .await
-        .unwrap();
+    let mut db = SqliteConnectOptions::new().filename(&path).create_if_missing(true).connect().await.unwrap();
     sqlx::raw_sql("create table orders (id integer); insert into orders values (1), (2), (3)")
         .execute(&mut db)
         .await
@@ -208,16 +196,7 @@ fn an_interrupt_ends_the_run_in_order_and_says_what_was_done() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shop.db");
     let mut child = Command::new(env!("CARGO_BIN_EXE_pillarbox"))
-        .args([
-            "demo",
-            "--json",
-            "--rate",
-            "200",
-            "--events",
-            "100000",
-            "--db",
-            path.to_str().unwrap(),
-        ])
+        .args(["demo", "--json", "--rate", "200", "--events", "100000", "--db", path.to_str().unwrap()])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -226,10 +205,7 @@ fn an_interrupt_ends_the_run_in_order_and_says_what_was_done() {
         assert_eq!(child.try_wait().unwrap(), None);
         std::thread::yield_now();
     }
-    let interrupt = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()
-        .unwrap();
+    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(interrupt.success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
