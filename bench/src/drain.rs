@@ -86,33 +86,60 @@ pub(crate) async fn run(bed: &Bed, sizes: &Sizes, finish: Finish, report: &mut R
     Ok(())
 }
 
-/// Drains events 1 to `events` with the default settings; seconds from the started outbox to the last event
-/// that is durably finished.
+/// Drains events 1 to `events`; seconds from the started outbox to the last event that is durably finished.
 pub(crate) async fn pillarbox(store: SqliteStore, events: usize, finish: Finish) -> Result<f64> {
-    let tally = Arc::new(Tally::default());
-    let counter = tally.clone();
-    let outbox = Outbox::single_node(store)
-        .on_success(finish.on_success)
-        .handle(EVENT_TYPE, move |_: Delivery| {
-            counter.count(events);
-            async {}
-        })
-        .start()
-        .await?;
-    let begun = Instant::now();
-    tally.full.notified().await;
-    // What is delivered and not settled is bounded, and among the last; all are checked after the clock.
-    while pending(outbox.store(), events.saturating_sub(10_000)).await? > 0 {
-        sleep(Duration::from_millis(1)).await;
-    }
-    let took = begun.elapsed();
-    let (left, delivered) = (pending(outbox.store(), 0).await?, tally.delivered.load(Ordering::Relaxed));
-    if left > 0 || delivered != events {
-        return Err(format!("{delivered} of {events} events were delivered, and {left} are not settled").into());
-    }
-    outbox.shutdown().await;
-    outbox.store().pool().close().await;
+    let drained = Drained::start(store, events, finish).await?;
+    let took = drained.took;
+    drained.check().await?;
     Ok(took.as_secs_f64())
+}
+
+/// An outbox that has drained its backlog.
+pub(crate) struct Drained {
+    outbox: Outbox<SqliteStore>,
+    tally: Arc<Tally>,
+    events: usize,
+    took: Duration,
+}
+
+impl Drained {
+    /// Starts an outbox with the default settings, and comes back when everything is durably finished.
+    pub(crate) async fn start(store: SqliteStore, events: usize, finish: Finish) -> Result<Self> {
+        let tally = Arc::new(Tally::default());
+        let counter = tally.clone();
+        let outbox = Outbox::single_node(store)
+            .on_success(finish.on_success)
+            .handle(EVENT_TYPE, move |_: Delivery| {
+                counter.count(events);
+                async {}
+            })
+            .start()
+            .await?;
+        let begun = Instant::now();
+        tally.full.notified().await;
+        // What is delivered and not settled is bounded, and among the last; `check` looks at all.
+        while pending(outbox.store(), events.saturating_sub(10_000)).await? > 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        Ok(Self {
+            took: begun.elapsed(),
+            outbox,
+            tally,
+            events,
+        })
+    }
+
+    /// Sees to it that every event was delivered once and is settled, and stops.
+    pub(crate) async fn check(self) -> Result<()> {
+        let (delivered, events) = (self.tally.delivered.load(Ordering::Relaxed), self.events);
+        let left = pending(self.outbox.store(), 0).await?;
+        if left > 0 || delivered != events {
+            return Err(format!("{delivered} of {events} events were delivered, and {left} are not settled").into());
+        }
+        self.outbox.shutdown().await;
+        self.outbox.store().pool().close().await;
+        Ok(())
+    }
 }
 
 /// Counts deliveries.

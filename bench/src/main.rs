@@ -47,6 +47,9 @@ struct Args {
     /// Drains this file and prints what it took, for the bench of memory: a fresh process has a clean heap.
     #[arg(long, value_name = "FILE", hide = true)]
     drain_and_tell_memory: Option<PathBuf>,
+    /// How many events that file has.
+    #[arg(long, default_value_t = 0, hide = true)]
+    events: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -116,7 +119,7 @@ fn main() -> ExitCode {
 #[tokio::main]
 async fn run(args: &Args) -> Result<()> {
     if let Some(file) = &args.drain_and_tell_memory {
-        return memory::child(file).await;
+        return memory::child(file, args.events).await;
     }
     let rounds = usize::try_from(args.rounds)?;
     let sizes = if args.quick {

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    mem::ManuallyDrop,
     path::Path,
     process::Stdio,
     sync::{
@@ -16,7 +17,7 @@ use pillarbox::{Delivery, Outbox};
 use crate::{
     Result, Sizes,
     bed::{Bed, Database, EVENT_TYPE},
-    drain,
+    drain::{self, Drained},
     report::{Figure, Report, Target},
     rounds::{Spread, float},
 };
@@ -32,6 +33,8 @@ pub(crate) async fn run(bed: &Bed, sizes: &Sizes, report: &mut Report) -> Result
         let child = std::process::Command::new(std::env::current_exe()?)
             .arg("--drain-and-tell-memory")
             .arg(file.path())
+            .arg("--events")
+            .arg(sizes.many.to_string())
             .stderr(Stdio::inherit())
             .output()?;
         let told = String::from_utf8(child.stdout)?;
@@ -45,12 +48,9 @@ pub(crate) async fn run(bed: &Bed, sizes: &Sizes, report: &mut Report) -> Result
 }
 
 /// Idles on an empty outbox, drains the file, and prints the difference in MiB.
-pub(crate) async fn child(file: &Path) -> Result<()> {
-    let empty = tempfile::Builder::new()
-        .prefix("idle-")
-        .tempdir_in(file.parent().unwrap_or(file))?;
-    let empty = Database::at(&empty.path().join("idle.db"));
-    fs::create_dir_all(empty.path().parent().unwrap_or(file))?;
+pub(crate) async fn child(file: &Path, events: usize) -> Result<()> {
+    let folder = tempfile::tempdir_in(file.parent().unwrap_or(file))?;
+    let empty = Database::at(&folder.path().join("idle.db"));
     let outbox = Outbox::single_node(empty.store().await?)
         .handle(EVENT_TYPE, |_: Delivery| async {})
         .start()
@@ -69,12 +69,12 @@ pub(crate) async fn child(file: &Path) -> Result<()> {
             }
         })
     };
-    let file = std::mem::ManuallyDrop::new(Database::at(file));
-    let store = file.store().await?;
-    let events = usize::try_from(crate::bed::pending(&store, 0).await?)?;
-    drain::pillarbox(store, events, drain::KEEP).await?;
+    // The file is the parent's, who removes it.
+    let file = ManuallyDrop::new(Database::at(file));
+    let drained = Drained::start(file.store().await?, events, drain::KEEP).await?;
     over.store(true, Ordering::Relaxed);
     let _ = watch.join();
+    drained.check().await?;
     println!("{:.1}", float(peak.load(Ordering::Relaxed).saturating_sub(idle)) / 1024.0);
     Ok(())
 }
