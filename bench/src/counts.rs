@@ -85,7 +85,11 @@ pub(crate) async fn of(
         .await?;
     let rows: i64 = row.try_get(0)?;
 
-    let around = if begins == Begins::Explicitly { 2 * log.commits } else { 0 };
+    let around = if begins == Begins::Explicitly {
+        2 * log.commits
+    } else {
+        0
+    };
     let each = |count: u64| float(count) / float(events);
     Ok(Counted {
         round_trips: each(statements + around),
@@ -125,9 +129,10 @@ async fn watch_rows(pool: &sqlx::SqlitePool) -> Result<()> {
     sqlx::query("insert into bench_written values (0)")
         .execute(pool)
         .await?;
-    let tables = sqlx::query("select name from sqlite_schema where type = 'table' and name like 'outbox!_%' escape '!'")
-        .fetch_all(pool)
-        .await?;
+    let tables =
+        sqlx::query("select name from sqlite_schema where type = 'table' and name like 'outbox!_%' escape '!'")
+            .fetch_all(pool)
+            .await?;
     for table in &tables {
         let table: &str = table.try_get(0)?;
         for change in ["insert", "update", "delete"] {

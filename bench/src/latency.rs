@@ -33,7 +33,9 @@ pub(crate) async fn run(bed: &Bed, sizes: &Sizes, limit: Option<f64>, report: &m
     let limit = match limit {
         Some(limit) => limit,
         None => {
-            float(sizes.singles) / limit::write(&bed.new_file().store().await?, sizes.singles, 1).await?
+            let file = bed.new_file();
+            let mut writer = limit::Writer::open(&file.store().await?, 1).await?;
+            float(sizes.singles) / writer.write(sizes.singles).await?
         }
     };
     let rate = (0.3 * limit).min(1_000.0);

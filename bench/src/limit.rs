@@ -23,28 +23,49 @@ use crate::{
 /// Pages of these sizes; the faster counts.
 pub(crate) const PAGES: [usize; 2] = [500, 2_000];
 
-/// Writes so many transactions of so many events; seconds.
-pub(crate) async fn write(store: &SqliteStore, transactions: usize, events: usize) -> Result<f64> {
-    store.migrate().await?;
-    let mut connection = connect(store).await?;
-    let insert = insert(events);
-    let payload = vec![b'x'; PAYLOAD];
-    let mut number = 0_u64;
-    let begun = Instant::now();
-    for _ in 0..transactions {
-        let mut tx = connection.begin_with("begin immediate").await?;
-        let mut arguments = SqliteArguments::default();
-        arguments.reserve(events * 12, 0);
-        for _ in 0..events {
-            number += 1;
-            bind(&mut arguments, number, &payload)?;
-        }
-        sqlx::query_with(insert.clone(), arguments).execute(&mut *tx).await?;
-        tx.commit().await?;
+/// Writes transactions of so many events.
+pub(crate) struct Writer {
+    connection: SqliteConnection,
+    insert: SqlStr,
+    events: usize,
+    written: u64,
+    payload: Vec<u8>,
+}
+
+impl Writer {
+    pub(crate) async fn open(store: &SqliteStore, events: usize) -> Result<Self> {
+        store.migrate().await?;
+        Ok(Self {
+            connection: connect(store).await?,
+            insert: insert(events),
+            events,
+            written: 0,
+            payload: vec![b'x'; PAYLOAD],
+        })
     }
-    let took = begun.elapsed();
-    connection.close().await?;
-    Ok(took.as_secs_f64())
+
+    /// Writes so many transactions; seconds.
+    pub(crate) async fn write(&mut self, transactions: usize) -> Result<f64> {
+        let begun = Instant::now();
+        for _ in 0..transactions {
+            let mut tx = self.connection.begin_with("begin immediate").await?;
+            let mut arguments = SqliteArguments::default();
+            arguments.reserve(self.events * 12, 0);
+            for _ in 0..self.events {
+                self.written += 1;
+                bind(&mut arguments, self.written, &self.payload)?;
+            }
+            sqlx::query_with(self.insert.clone(), arguments)
+                .execute(&mut *tx)
+                .await?;
+            tx.commit().await?;
+        }
+        Ok(begun.elapsed().as_secs_f64())
+    }
+
+    pub(crate) async fn close(self) -> Result<()> {
+        Ok(self.connection.close().await?)
+    }
 }
 
 /// Finishes the events from 1 to `events` page by page; seconds.

@@ -84,5 +84,7 @@ fn resident() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let number = line.and_then(|line| line.split_whitespace().next());
-    Ok(number.ok_or("the resident memory is not in /proc/self/status")?.parse()?)
+    Ok(number
+        .ok_or("the resident memory is not in /proc/self/status")?
+        .parse()?)
 }

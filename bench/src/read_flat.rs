@@ -27,7 +27,11 @@ pub(crate) async fn run(bed: &Bed, sizes: &Sizes, report: &mut Report) -> Result
     let rounds =
         Rounds::run(sizes.rounds, async || none.cost(sizes.pages).await, async || many.cost(sizes.pages).await).await?;
     let note = format!("page of {PAGE}, with {} finished rows over with none", sizes.many);
-    report.add(Figure::of_rounds("read_flat", "us/page", &rounds, Target::AtMost(1.3)).of_itself().note(note));
+    report.add(
+        Figure::of_rounds("read_flat", "us/page", &rounds, Target::AtMost(1.3))
+            .of_itself()
+            .note(note),
+    );
     Ok(())
 }
 

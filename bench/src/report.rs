@@ -163,7 +163,10 @@ impl Report {
     }
 
     /// Says what is measured now.
-    #[expect(clippy::unused_self, reason = "progress belongs to the report, and needs nothing of it yet")]
+    #[expect(
+        clippy::unused_self,
+        reason = "progress belongs to the report, and needs nothing of it yet"
+    )]
     pub(crate) fn begin(&self, bench: &str) {
         eprintln!("measuring {bench} ...");
     }
