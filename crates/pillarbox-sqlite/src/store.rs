@@ -181,6 +181,8 @@ impl Options {
 
     fn assemble(self, pool: SqlitePool, connect: &SqliteConnectOptions) -> Result<SqliteStore, StoreError> {
         let prefix = Prefix::new(&self.prefix)?;
+        // They read and write in sequence, a page or a batch at a time: more would only be memory.
+        let connect = connect.clone().pragma("cache_size", "-4096");
         let line = |name: &'static str| Line::new(connect.clone().thread_name(move |_| format!("pillarbox-{name}")));
         Ok(SqliteStore(Arc::new(Inner {
             sql: Sql {
