@@ -138,6 +138,7 @@ fn bind(arguments: &mut SqliteArguments, number: u64, payload: &[u8]) -> Result<
     arguments.add(payload)?;
     arguments.add(None::<&str>)?;
     arguments.add(None::<i64>)?;
-    arguments.add(i64::try_from(number)?)?;
+    // As long in the row as a time of today.
+    arguments.add(1_700_000_000_000_000 + i64::try_from(number)?)?;
     Ok(())
 }
