@@ -19,7 +19,7 @@ struct Cli {
     command: Command,
 
     /// Log what the outbox does, to stderr; twice for more. RUST_LOG goes before it.
-    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    #[arg(short, long, action = clap::ArgAction::Count, global = true, display_order = 100)]
     verbose: u8,
 }
 

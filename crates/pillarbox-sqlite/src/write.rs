@@ -112,6 +112,30 @@ impl WriteStore<SqliteTransaction> for SqliteStore {
 }
 
 /// A transaction that waited for its turn among the writers of this process. Dropping it rolls back.
+///
+/// Events go into this one or into a `sqlx` transaction:
+///
+/// ```no_run
+/// # use pillarbox_core::{Event, Outbox, engine::WriteError};
+/// # use pillarbox_sqlite::SqliteStore;
+/// # async fn example(outbox: Outbox<SqliteStore>) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = outbox.store().pool().begin().await?;
+/// let receipt = outbox.write(&mut tx, Event::builder("OrderPlaced").json(&7)).await?;
+/// tx.commit().await?;
+/// receipt.confirm();
+/// # Ok(()) }
+/// ```
+///
+/// Into a connection without a transaction they don't, and the compiler says so:
+///
+/// ```compile_fail
+/// # use pillarbox_core::{Event, Outbox, engine::WriteError};
+/// # use pillarbox_sqlite::SqliteStore;
+/// # async fn example(outbox: Outbox<SqliteStore>) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut connection = outbox.store().pool().acquire().await?;
+/// let receipt = outbox.write(&mut *connection, Event::builder("OrderPlaced").json(&7)).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct SqliteTransaction {
     // Before the turn: the rollback of a dropped transaction is queued before the next writer begins.

@@ -23,7 +23,7 @@ pub use pillarbox_core::{
     port::{self, Actor, Found, Listing, PurgeScope, Query, Stats, StoreError, StoreErrorKind},
 };
 #[cfg(feature = "sqlite")]
-pub use pillarbox_sqlite::SqliteStore;
+pub use pillarbox_sqlite::{Durability, Options as SqliteOptions, SqliteStore, SqliteTransaction};
 
 /// What most programs need: `use pillarbox::prelude::*`.
 pub mod prelude {

@@ -73,9 +73,9 @@ impl Plan {
     pub(super) fn fate(&self, writer: u64, nth: u64) -> Fate {
         let index = nth * self.writers + writer;
         match self.dead.binary_search(&index) {
-            Ok(place) if place % 2 == 0 => Fate::Hopeless,
+            Ok(place) if place.is_multiple_of(2) => Fate::Hopeless,
             Ok(_) => Fate::Invalid,
-            Err(_) if index % 37 == 0 => Fate::Flaky(if index % 2 == 0 { 1 } else { 2 }),
+            Err(_) if index.is_multiple_of(37) => Fate::Flaky(if index.is_multiple_of(2) { 1 } else { 2 }),
             Err(_) => Fate::Fine,
         }
     }

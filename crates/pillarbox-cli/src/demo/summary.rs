@@ -69,37 +69,43 @@ impl Summary {
     }
 
     fn text(&self, paint: Paint) -> String {
-        let mut text = String::from("\n");
+        let mut text = vec![String::new()];
         for (name, figure, note) in self.lines() {
-            text += &format!("  {name:<12}{}  {}\n", paint.bold(&format!("{figure:>10}")), paint.dim(&note));
+            text.push(format!("  {name:<12}{}  {}", paint.bold(&format!("{figure:>10}")), paint.dim(&note)));
         }
-        text.push('\n');
+        text.push(String::new());
         for (promise, problems) in PROMISES {
+<<<<<<< HEAD
             let broken: Vec<_> = self.problems.iter().filter(|listed| problems.contains(&listed.problem)).collect();
+=======
+            let breaks = |listed: &&Listed| problems.contains(&listed.problem);
+            let broken: Vec<_> = self.problems.iter().filter(breaks).collect();
+>>>>>>> cli
             if broken.is_empty() {
-                text += &format!("  {} {promise}\n", paint.green("✓"));
+                let open = self.figures.waiting > 0 && problems.contains(&Problem::Lost);
+                let mark = if open { paint.dim("·") } else { paint.green("✓") };
+                text.push(format!("  {mark} {promise}{}", if open { ": not yet" } else { "" }));
                 continue;
             }
-            text += &format!("  {} {promise}: {}\n", paint.red("✗"), paint.red("not so"));
+            text.push(format!("  {} {promise}: {}", paint.red("✗"), paint.red("not so")));
             for Listed { count, examples, .. } in broken {
-                for example in examples {
-                    text += &format!("      {example}\n");
-                }
+                text.extend(examples.iter().map(|example| format!("      {example}")));
                 let more = *count - examples.len() as u64;
                 if more > 0 {
-                    text += &format!("      ... and {} more\n", grouped(more));
+                    text.push(format!("      ... and {} more", grouped(more)));
                 }
             }
         }
-        text += &match self.verdict {
-            Verdict::Ok => format!("\n  {}\n", paint.green("All of it holds, by a count of its own.")),
-            Verdict::Failed => format!("\n  {}\n", paint.red("The outbox did not keep its promises.")),
-            Verdict::Interrupted => format!("\n  {}\n", paint.bold("Interrupted: this is what was done so far.")),
-        };
+        text.push(String::new());
+        text.push(match self.verdict {
+            Verdict::Ok => format!("  {}", paint.green("All of it holds, by a count of its own.")),
+            Verdict::Failed => format!("  {}", paint.red("The outbox did not keep its promises.")),
+            Verdict::Interrupted => format!("  {}", paint.bold("Interrupted: this is what was done so far.")),
+        });
         if let Some(path) = &self.database {
-            text += &format!("\n  The database is {path}. Have a look:\n\n    {}\n", look(path, self.run));
+            text.push(format!("\n  The database is {path}. Have a look:\n\n    {}", look(path, self.run)));
         }
-        text
+        text.join("\n") + "\n"
     }
 
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate for the eye")]
@@ -185,7 +191,7 @@ pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
