@@ -75,12 +75,8 @@ impl Summary {
         }
         text.push(String::new());
         for (promise, problems) in PROMISES {
-<<<<<<< HEAD
-            let broken: Vec<_> = self.problems.iter().filter(|listed| problems.contains(&listed.problem)).collect();
-=======
             let breaks = |listed: &&Listed| problems.contains(&listed.problem);
             let broken: Vec<_> = self.problems.iter().filter(breaks).collect();
->>>>>>> cli
             if broken.is_empty() {
                 let open = self.figures.waiting > 0 && problems.contains(&Problem::Lost);
                 let mark = if open { paint.dim("·") } else { paint.green("✓") };
