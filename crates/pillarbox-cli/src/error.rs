@@ -12,11 +12,7 @@ pub(crate) struct Error {
 
 impl Error {
     pub(crate) fn new(what: impl Into<String>) -> Self {
-        Self {
-            what: what.into(),
-            cause: None,
-            advice: None,
-        }
+        Self { what: what.into(), cause: None, advice: None }
     }
 
     pub(crate) fn caused_by(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {

@@ -39,6 +39,7 @@ pub struct Options {
     durability: Durability,
     busy_timeout: Duration,
     pool_size: u32,
+    log_statements: bool,
 }
 
 /// What a commit waits for.
@@ -85,6 +86,7 @@ impl Options {
             durability: Durability::default(),
             busy_timeout: Duration::from_secs(5),
             pool_size: 4,
+            log_statements: false,
         }
     }
 
@@ -113,6 +115,14 @@ impl Options {
     #[must_use]
     pub fn pool_size(mut self, connections: u32) -> Self {
         self.pool_size = connections;
+        self
+    }
+
+    /// Leaves the log of statements to the driver: each at level debug with the target `sqlx::query`. Default: no
+    /// statement is logged, since looking at each costs more than some of them.
+    #[must_use]
+    pub fn log_statements(mut self) -> Self {
+        self.log_statements = true;
         self
     }
 
@@ -155,6 +165,7 @@ impl Options {
     }
 
     fn own_options(&self, options: SqliteConnectOptions) -> SqliteConnectOptions {
+        let options = if self.log_statements { options } else { options.disable_statement_logging() };
         options
             .synchronous(match self.durability {
                 Durability::Full => SqliteSynchronous::Full,
@@ -162,11 +173,12 @@ impl Options {
             })
             .busy_timeout(self.busy_timeout)
             .pragma("cache_size", "-16384")
-            .disable_statement_logging()
     }
 
     fn assemble(self, pool: SqlitePool, connect: &SqliteConnectOptions) -> Result<SqliteStore, StoreError> {
         let prefix = Prefix::new(&self.prefix)?;
+        // They read and write in sequence, a page or a batch at a time: more would only be memory.
+        let connect = connect.clone().pragma("cache_size", "-4096");
         let line = |name: &'static str| Line::new(connect.clone().thread_name(move |_| format!("pillarbox-{name}")));
         Ok(SqliteStore(Arc::new(Inner {
             sql: Sql {

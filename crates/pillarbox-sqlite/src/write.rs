@@ -12,17 +12,20 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::{SqliteStore, connection::BEGIN, error, tables::Prefix};
 
-/// Inserts of 1, 2, 4 ... 128 rows: any number of rows takes a few statements, and each is prepared once.
+/// Inserts of some numbers of rows: any number of rows takes a few statements, and each is prepared once.
 #[derive(Debug)]
-pub(crate) struct WriteSql([SqlStr; 8]);
+pub(crate) struct WriteSql([SqlStr; SIZES.len()]);
+
+/// Powers of two, and the round numbers that people choose for a batch.
+const SIZES: [usize; 11] = [1, 2, 4, 8, 10, 16, 32, 50, 64, 100, 128];
 
 const BINDS: usize = 12;
 
 impl WriteSql {
     pub(crate) fn new(prefix: &Prefix) -> Self {
-        Self(std::array::from_fn(|power| {
+        Self(SIZES.map(|size| {
             let row = format!("({}?)", "?, ".repeat(BINDS - 1));
-            let rows = vec![row; 1 << power].join(", ");
+            let rows = vec![row; size].join(", ");
             prefix.statement(&format!(
                 "insert into {{event}} (partition, event_id, event_type, aggregate_type, aggregate_id, tenant_id, \
                  event_key, content_type, payload, headers, available_at, occurred_at) values {rows}"
@@ -32,8 +35,8 @@ impl WriteSql {
 
     /// The insert for the most rows that are not more than these.
     fn at_most(&self, rows: usize) -> (usize, &SqlStr) {
-        let power = (rows.max(1).ilog2() as usize).min(self.0.len() - 1);
-        (1 << power, &self.0[power])
+        let index = SIZES.partition_point(|size| *size <= rows).saturating_sub(1);
+        (SIZES[index], &self.0[index])
     }
 }
 

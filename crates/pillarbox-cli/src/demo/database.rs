@@ -78,12 +78,7 @@ impl Database {
                 .caused_by(error)
                 .advice("the demo needs the table names that begin with demo_ for itself: use another database")
         })?;
-        Ok(Self {
-            store,
-            run,
-            path,
-            folder,
-        })
+        Ok(Self { store, run, path, folder })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -114,12 +109,14 @@ impl Database {
 
     /// Every event of this run in the outbox's table.
     pub(super) async fn stored(&self) -> Result<Vec<Stored>, Error> {
-        let sql = "select event_id, status, event_type, aggregate_type, aggregate_id from demo_event where tenant_id = ?";
+        let sql =
+            "select event_id, status, event_type, aggregate_type, aggregate_id from demo_event where tenant_id = ?";
         let rows = sqlx::query(sql).bind(self.run.tenant()).fetch_all(self.store.pool()).await;
         rows.map_err(uncounted)?
             .iter()
             .map(|row| {
-                let id: EventId = row.try_get::<&str, _>(0)?.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+                let id: EventId =
+                    row.try_get::<&str, _>(0)?.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
                 Ok(Stored {
                     id,
                     status: row.try_get(1)?,
@@ -171,9 +168,10 @@ fn what(event_type: &str, aggregate_type: &str, aggregate_id: &str) -> Option<Wh
 /// The file that a URL or a path names.
 fn path_of(url: &str) -> Result<PathBuf, Error> {
     // A path of Windows begins with a letter and a colon.
-    let scheme = url.split_once(':').map(|(scheme, _)| scheme).filter(|scheme| {
-        scheme.len() > 1 && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
-    });
+    let scheme = url
+        .split_once(':')
+        .map(|(scheme, _)| scheme)
+        .filter(|scheme| scheme.len() > 1 && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)));
     let path = match scheme {
         None => url,
         Some("sqlite") => {
@@ -218,10 +216,7 @@ async fn begin_run(store: &SqliteStore) -> Result<Run, sqlx::Error> {
     for table in TABLES {
         sqlx::query(table).execute(store.pool()).await?;
     }
-    sqlx::query_scalar("insert into demo_run default values returning id")
-        .fetch_one(store.pool())
-        .await
-        .map(Run)
+    sqlx::query_scalar("insert into demo_run default values returning id").fetch_one(store.pool()).await.map(Run)
 }
 
 fn uncounted(error: sqlx::Error) -> Error {

@@ -143,11 +143,7 @@ impl Latency {
             let place = (nanoseconds.len() * percent).div_ceil(100).saturating_sub(1).min(last);
             nanoseconds.get(place).map_or(0.0, |value| nanos(*value) / 1e6)
         };
-        Self {
-            p50: at(50),
-            p99: at(99),
-            max: at(100),
-        }
+        Self { p50: at(50), p99: at(99), max: at(100) }
     }
 }
 

@@ -41,10 +41,7 @@ pub(super) struct Handlers {
 
 impl Handlers {
     pub(super) fn new(run: &str, ledger: Arc<Ledger>) -> Self {
-        Self {
-            run: run.into(),
-            ledger,
-        }
+        Self { run: run.into(), ledger }
     }
 
     pub(super) fn route(step: Step) -> Route {
@@ -56,10 +53,7 @@ impl Handlers {
         let Some(event) = self.read::<OrderEvent>(delivery)? else {
             return Ok(());
         };
-        let place = Place {
-            customer: event.customer,
-            nth: event.nth,
-        };
+        let place = Place { customer: event.customer, nth: event.nth };
         let trouble = match step {
             Step::Placed => "the mail server does not answer",
             Step::Paid => "the billing service is overloaded",

@@ -97,11 +97,7 @@ pub(super) struct Standing {
 
 impl Ledger {
     pub(super) fn new() -> Self {
-        Self {
-            began: Instant::now(),
-            pages: Mutex::default(),
-            leftovers: AtomicU64::new(0),
-        }
+        Self { began: Instant::now(), pages: Mutex::default(), leftovers: AtomicU64::new(0) }
     }
 
     /// Takes down a call, and says whether the event's plan lets it succeed. Counts by itself: the outbox's

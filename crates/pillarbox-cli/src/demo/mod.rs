@@ -105,15 +105,10 @@ async fn run_in(
     let ledger = Arc::new(Ledger::new());
     let counters = Arc::new(Counters::default());
     let plan = Plan::new(args.events, WRITERS);
-    let stop = CancellationToken::new();
     let outbox = start(database, &ledger).await?;
     let progress = tokio::spawn(progress::run(
         Show::choose(args.json, quiet_logs),
-        Watched {
-            events: plan.events(),
-            counters: counters.clone(),
-            ledger: ledger.clone(),
-        },
+        Watched { events: plan.events(), counters: counters.clone(), ledger: ledger.clone() },
     ));
     let shop = Arc::new(Shop {
         outbox: outbox.clone(),
@@ -122,17 +117,13 @@ async fn run_in(
         ledger: ledger.clone(),
         counters,
         pace: Pace::new(args.rate),
-        stop: stop.clone(),
+        stop: CancellationToken::new(),
     });
     let worked = work(database, &shop, interrupt).await;
     outbox.shutdown().await;
     progress.abort();
     let _ = progress.await;
-    let Worked {
-        written,
-        skipped,
-        interrupted,
-    } = worked?;
+    let Worked { written, skipped, interrupted } = worked?;
 
     let evidence = Evidence {
         committed: written.committed,
@@ -177,10 +168,7 @@ async fn start(database: &Database, ledger: &Arc<Ledger>) -> Result<Outbox<Sqlit
         let outcome = handlers.signup(&delivery);
         async move { outcome }
     });
-    builder
-        .start()
-        .await
-        .map_err(|error| Error::new("the outbox could not be started").caused_by(error))
+    builder.start().await.map_err(|error| Error::new("the outbox could not be started").caused_by(error))
 }
 
 /// What came of the work.
@@ -229,11 +217,7 @@ async fn work(database: &Database, shop: &Arc<Shop>, interrupt: impl Future<Outp
         .await
         .map_err(broken)?
         .map_err(|error| Error::new("a dead event's key could not be let go on").caused_by(error))?;
-    Ok(Worked {
-        written,
-        skipped,
-        interrupted,
-    })
+    Ok(Worked { written, skipped, interrupted })
 }
 
 /// Waits until no event waits any more, or until nothing moves.
@@ -257,30 +241,38 @@ async fn drained(database: &Database, shop: &Shop, written: u64) -> Result<(), E
     }
 }
 
-/// Done at the first Ctrl-C or SIGTERM. The second one ends the program on the spot.
+/// Done at the first Ctrl-C or SIGTERM, which are listened to from the call on. The second ends the program
+/// on the spot.
+#[cfg(unix)]
 fn interrupted() -> Result<impl Future<Output = ()>, Error> {
-    let failed = |error| Error::new("Ctrl-C could not be listened to").caused_by(error);
-    #[cfg(unix)]
-    let mut terminate =
-        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(failed)?;
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let listen = |kind| signal(kind).map_err(|error| Error::new("signals can't be listened to").caused_by(error));
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
     let (first, waits) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
-        #[cfg(unix)]
-        tokio::select! {
-            _ = tokio::signal::ctrl_c() => {}
-            _ = terminate.recv() => {}
+        let mut first = Some(first);
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            match first.take() {
+                // Nobody waits for it any more when the run is over.
+                Some(first) => drop(first.send(())),
+                None => std::process::exit(i32::from(INTERRUPTED)),
+            }
         }
-        #[cfg(not(unix))]
-        let _ = tokio::signal::ctrl_c().await;
-        let _ = first.send(());
-        let _ = tokio::signal::ctrl_c().await;
-        std::process::exit(i32::from(INTERRUPTED));
     });
-    #[cfg(not(unix))]
-    let _ = failed;
-    Ok(async {
-        let _ = waits.await;
-    })
+    Ok(async { waits.await.unwrap_or_default() })
+}
+
+/// Done at the first Ctrl-C.
+#[cfg(not(unix))]
+#[expect(clippy::unnecessary_wraps, reason = "other systems can fail here")]
+fn interrupted() -> Result<impl Future<Output = ()>, Error> {
+    Ok(async { tokio::signal::ctrl_c().await.unwrap_or_default() })
 }
 
 fn broken(error: tokio::task::JoinError) -> Error {
@@ -289,11 +281,8 @@ fn broken(error: tokio::task::JoinError) -> Error {
 
 fn heading(args: &Args, database: &Database) -> String {
     let paint = Paint::on_stdout();
-    let place = if database.is_temporary() {
-        "a temporary SQLite file".into()
-    } else {
-        database.path().display().to_string()
-    };
+    let place =
+        if database.is_temporary() { "a temporary SQLite file".into() } else { database.path().display().to_string() };
     let rate = match args.rate {
         0 => String::new(),
         rate => format!(" at {} a second", summary::grouped(u64::from(rate))),

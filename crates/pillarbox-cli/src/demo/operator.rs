@@ -18,10 +18,7 @@ pub(super) async fn run(
     ledger: &Ledger,
     stop: CancellationToken,
 ) -> Result<HashMap<EventId, u64>, OutboxError> {
-    let query = Query {
-        tenant_id: Some(run.tenant()),
-        ..Query::default()
-    };
+    let query = Query { tenant_id: Some(run.tenant()), ..Query::default() };
     let actor = Actor::new("pillarbox demo").because("the customer's other orders shall not wait");
     let mut skipped = HashMap::new();
     loop {

@@ -51,11 +51,7 @@ impl Plan {
     /// only one event.
     pub(super) fn new(events: u64, writers: u64) -> Self {
         let dead = if events < 2 { 0 } else { 1 + (events / 5_000).min(24) };
-        Self {
-            events,
-            writers,
-            dead: (1..=dead).map(|nth| nth * events / (dead + 1)).collect(),
-        }
+        Self { events, writers, dead: (1..=dead).map(|nth| nth * events / (dead + 1)).collect() }
     }
 
     /// How many events are to be committed.

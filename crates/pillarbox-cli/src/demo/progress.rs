@@ -104,7 +104,8 @@ impl Bars {
     fn new(events: u64) -> Self {
         let all = MultiProgress::new();
         let bar = |name: &'static str, colour: &str| {
-            let template = format!("  {{prefix:<10}} {{bar:40.{colour}/238}} {{human_pos:>9}} of {{human_len}}  {{per_sec}}");
+            let template =
+                format!("  {{prefix:<10}} {{bar:40.{colour}/238}} {{human_pos:>9}} of {{human_len}}  {{per_sec}}");
             let bar = all.add(ProgressBar::new(events));
             bar.set_style(style(&template));
             bar.set_prefix(name);
@@ -114,12 +115,7 @@ impl Bars {
         let delivered = bar("delivered", "green");
         let notes = all.add(ProgressBar::new_spinner());
         notes.set_style(style("             {msg:.dim}"));
-        Self {
-            all,
-            written,
-            delivered,
-            notes,
-        }
+        Self { all, written, delivered, notes }
     }
 }
 

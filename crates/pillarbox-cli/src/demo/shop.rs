@@ -86,10 +86,7 @@ pub(super) struct Pace {
 impl Pace {
     /// `None` is as fast as it goes.
     pub(super) fn new(per_second: u32) -> Option<Self> {
-        (per_second > 0).then(|| Self {
-            per_second,
-            next: Mutex::default(),
-        })
+        (per_second > 0).then(|| Self { per_second, next: Mutex::default() })
     }
 
     /// Small transactions at a low rate, so that events come evenly.
@@ -233,10 +230,7 @@ impl Writer {
         let go_on = self.open.len() >= OPEN || self.random.u8(0..3) > 0;
         let oldest = if go_on { self.open.pop_front() } else { None };
         let order = match oldest {
-            Some(order) => Order {
-                step: if order.step == Step::Placed { Step::Paid } else { Step::Shipped },
-                ..order
-            },
+            Some(order) => Order { step: if order.step == Step::Placed { Step::Paid } else { Step::Shipped }, ..order },
             None => Order {
                 id: self.new_id(),
                 customer: self.random.u32(1..=CUSTOMERS),
@@ -280,13 +274,7 @@ impl Writer {
             .bind(step as u8)
             .execute(&mut **tx)
             .await?;
-        let payload = OrderEvent {
-            order: id,
-            customer,
-            nth,
-            total_cents,
-            fate,
-        };
+        let payload = OrderEvent { order: id, customer, nth, total_cents, fate };
         let event = Event::builder(step.event_type())
             .aggregate(ORDER, id.to_string())
             .tenant(run.tenant())

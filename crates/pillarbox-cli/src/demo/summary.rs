@@ -63,18 +63,15 @@ const PROMISES: [(&str, &[Problem]); 5] = [
 impl Summary {
     /// Prints to stdout.
     pub(super) fn print(&self, json: bool) {
-        let text = if json {
-            serde_json::to_string(self).unwrap_or_default() + "\n"
-        } else {
-            self.text(Paint::on_stdout())
-        };
+        let text =
+            if json { serde_json::to_string(self).unwrap_or_default() + "\n" } else { self.text(Paint::on_stdout()) };
         say(&text);
     }
 
     fn text(&self, paint: Paint) -> String {
         let mut text = String::from("\n");
         for (name, figure, note) in self.lines() {
-            text += &format!("  {name:<12}{}  {}\n", paint.bold(&format!("{figure:>12}")), paint.dim(&note));
+            text += &format!("  {name:<12}{}  {}\n", paint.bold(&format!("{figure:>10}")), paint.dim(&note));
         }
         text.push('\n');
         for (promise, problems) in PROMISES {
@@ -105,6 +102,7 @@ impl Summary {
         text
     }
 
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate for the eye")]
     fn lines(&self) -> Vec<(&'static str, String, String)> {
         let f = &self.figures;
         let mut lines = vec![
@@ -112,7 +110,7 @@ impl Summary {
                 "written",
                 grouped(f.written),
                 format!(
-                    "events of {} and of signups, in {}",
+                    "events, of {} and of signups, in {}",
                     counted(f.orders, "order"),
                     counted(f.transactions, "transaction")
                 ),
@@ -122,22 +120,34 @@ impl Summary {
                 grouped(f.rolled_back),
                 format!("events, in {}", counted(f.rolled_back_transactions, "transaction")),
             ),
-            ("delivered", grouped(f.delivered), "each counted once".into()),
+            ("delivered", grouped(f.delivered), "events, each counted once".into()),
             ("retried", grouped(f.retried), "attempts after a planned failure".into()),
             ("dead", grouped(f.dead), dead_note(f)),
-            ("duplicates", grouped(f.duplicates), String::new()),
+            ("duplicates", grouped(f.duplicates), "deliveries after a success".into()),
             (
                 "latency",
                 format!("{:.1} ms", f.latency_ms.p50),
-                format!("p50, and {:.1} ms p99, from commit to handler{}", f.latency_ms.p99, held_note(f)),
+                format!("p50, and {:.1} ms p99, from commit to handler", f.latency_ms.p99),
             ),
-            ("throughput", format!("{:.0}/s", f.per_second), format!("written and delivered, over {:.1} s", f.seconds)),
+            (
+                "throughput",
+                format!("{}/s", grouped(f.per_second.round() as u64)),
+                format!("written and delivered, over {:.1} s", f.seconds),
+            ),
         ];
+        if f.held_back > 0 {
+            let note = "waited behind a failed event of their customer, and are not in the latency";
+            lines.push(("held back", grouped(f.held_back), note.into()));
+        }
         if f.waiting > 0 {
             lines.insert(5, ("waiting", grouped(f.waiting), "neither delivered nor dead".into()));
         }
         if f.leftovers > 0 {
-            lines.push(("leftovers", grouped(f.leftovers), "deliveries of events that an earlier run left here".into()));
+            lines.push((
+                "leftovers",
+                grouped(f.leftovers),
+                "deliveries of events that an earlier run left here".into(),
+            ));
         }
         lines
     }
@@ -151,14 +161,7 @@ fn dead_note(f: &Figures) -> String {
     };
     match f.dead_skipped {
         0 => planned,
-        held => format!("{planned}; {} held its customer's later events until let go", grouped(held)),
-    }
-}
-
-fn held_note(f: &Figures) -> String {
-    match f.held_back {
-        0 => String::new(),
-        held => format!("; without {} that waited behind a failed one", grouped(held)),
+        held => format!("{planned}; {} held back later events of the same customer until skipped", grouped(held)),
     }
 }
 
@@ -221,11 +224,7 @@ impl Paint {
     }
 
     fn code(self, code: &str, text: &str) -> String {
-        if self.0 {
-            format!("\x1b[{code}m{text}\x1b[0m")
-        } else {
-            text.into()
-        }
+        if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.into() }
     }
 }
 
@@ -242,22 +241,12 @@ mod tests {
     }
 
     fn summary(verdict: Verdict, problems: Vec<Listed>) -> Summary {
-        Summary {
-            verdict,
-            figures: Figures::default(),
-            problems,
-            run: 1,
-            database: None,
-        }
+        Summary { verdict, figures: Figures::default(), problems, run: 1, database: None }
     }
 
     #[test]
     fn a_broken_promise_is_shown_with_its_examples() {
-        let lost = Listed {
-            problem: Problem::Lost,
-            count: 12,
-            examples: vec!["OrderPaid of order 7".into()],
-        };
+        let lost = Listed { problem: Problem::Lost, count: 12, examples: vec!["OrderPaid of order 7".into()] };
         let text = summary(Verdict::Failed, vec![lost]).text(Paint(false));
         assert!(text.contains("✗ every committed event"), "{text}");
         assert!(text.contains("OrderPaid of order 7") && text.contains("and 11 more"), "{text}");
@@ -269,9 +258,9 @@ mod tests {
         use Problem::{
             Attempts, Duplicate, Lost, Miscount, NotDead, OutOfOrder, RolledBack, Unfinished, Unknown, UnplannedDeath,
         };
-        for problem in [
-            Lost, UnplannedDeath, NotDead, Unfinished, Duplicate, Attempts, OutOfOrder, RolledBack, Unknown, Miscount,
-        ] {
+        for problem in
+            [Lost, UnplannedDeath, NotDead, Unfinished, Duplicate, Attempts, OutOfOrder, RolledBack, Unknown, Miscount]
+        {
             let breaks = PROMISES.iter().filter(|(_, problems)| problems.contains(&problem));
             assert_eq!(breaks.count(), 1, "{problem:?}");
         }

@@ -229,6 +229,7 @@ impl Worker {
                 shared.meters.loop_errors.increment(1);
                 tracing::error!(event_id = %delivery.event().id(), error = &error as &dyn std::error::Error, "a suspect's start could not be counted; it is put off");
                 self.put_back(delivery, Duration::from_secs(1));
+                shared.flight.lock().suspect(delivery.seq());
                 false
             }
         }

@@ -241,12 +241,15 @@ impl Ownership {
             let (released, position) = flight.give_up(quiet, shared.settings.in_flight_bound());
             (released, position, quiet)
         };
+        // Forgotten here before it is released there. After an error the next renewal shows whether it is still
+        // this node's: then it is taken again, from where it began. A second release would not know what was
+        // waiting at the first.
+        for partition in quiet.iter() {
+            self.leaving.remove(partition);
+        }
         if shared.store.release(lease, &released, &position).await?.is_none() {
             self.lost(lease, "its lease was gone at a release");
             return Ok(());
-        }
-        for partition in quiet.iter() {
-            self.leaving.remove(partition);
         }
         tracing::info!(node = %lease.node, partitions = quiet.len(), "partitions were handed over");
         Ok(())

@@ -156,7 +156,7 @@ impl Reader {
             let read = Read::begin(&self.shared.flight);
             let rows = self.shared.store.rows(&seqs).await?;
             self.place(rows, self.shared.database_time());
-            self.shared.flight.lock().looked_up(seqs.len());
+            self.shared.flight.lock().looked_up(&seqs);
             drop(read);
         }
         Ok(reservations_end)

@@ -68,7 +68,14 @@ impl Settler {
         };
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
         loop {
-            match shared.store.settle(&lease, &batch).await {
+            // Without the lease it would write nothing, and its answer concerns nobody: the node may have
+            // another lease by then.
+            let answer = tokio::select! {
+                biased;
+                () = session.cancelled() => return,
+                answer = shared.store.settle(&lease, &batch) => answer,
+            };
+            match answer {
                 Ok(Settled::Applied { stale }) => {
                     shared.meters.stale_settles.increment(stale as u64);
                     let (waiting, put_off) = {
@@ -95,9 +102,6 @@ impl Settler {
                     return;
                 }
                 Err(error) => {
-                    if session.is_cancelled() {
-                        return;
-                    }
                     shared.meters.loop_errors.increment(1);
                     tracing::error!(
                         error = &error as &dyn std::error::Error,

@@ -205,7 +205,7 @@ impl Written {
                 shared.meters.hot_dropped.increment(confirmed.dropped as u64);
                 tracing::warn!(
                     dropped = confirmed.dropped,
-                    first_event_id = self.ids.first().map(tracing::field::display),
+                    first_event_id = confirmed.first_dropped.map(tracing::field::display),
                     "the hot queue is full: the reader will deliver these events"
                 );
             }

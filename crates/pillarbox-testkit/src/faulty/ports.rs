@@ -5,13 +5,14 @@ use std::time::Duration;
 use pillarbox_core::{
     domain::{Key, Lease, NodeId, Partition, PartitionSet, Seq},
     port::{
-        Actor, AdminStore, Batch, BoxFuture, Due, Joining, Listing, NewRow, OwnStore, Page, Pick, Position,
+        Actor, AdminStore, Batch, BoxFuture, Candidate, Due, Joining, Listing, NewRow, OwnStore, Page, Pick, Position,
         PurgeRequest, Purged, Query, ReadStore, Recall, Released, Renewal, Row, Scan, Settled, Stats, StoreError,
         Taken, TransactStore, UpkeepStore, WakeStore, WriteStore,
     },
 };
 
 use super::{Call, Faulty};
+use crate::Gate;
 
 type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
@@ -69,9 +70,34 @@ impl<S: OwnStore> OwnStore for Faulty<S> {
     }
 }
 
+impl<S: ReadStore> Faulty<S> {
+    async fn old_snapshot(&self, scan: Scan<'_>, pick: &mut dyn Pick, gate: Gate) -> Result<Page, StoreError> {
+        let limit = scan.limit;
+        let everything = Scan { limit: usize::MAX, ..scan };
+        let mut page = self.store.page(everything, &mut |_: Candidate<'_>| true).await?;
+        gate.pass().await;
+        let mut rows = Vec::new();
+        for row in page.rows {
+            if rows.len() >= limit {
+                page.more = true;
+                page.position = page.position.at_most(Seq(row.seq().0 - 1));
+                break;
+            }
+            let candidate = Candidate { seq: row.seq(), partition: row.partition(), key: row.key().map(Key::as_str) };
+            if pick.pick(candidate) {
+                rows.push(row);
+            }
+        }
+        Ok(Page { rows, ..page })
+    }
+}
+
 impl<S: ReadStore> ReadStore for Faulty<S> {
     fn page<'a>(&'a self, scan: Scan<'a>, pick: &'a mut dyn Pick) -> Answer<'a, Page> {
-        self.faults.around(Call::Page, self.store.page(scan, pick))
+        match self.faults.next_snapshot() {
+            Some(gate) => self.faults.around(Call::Page, Box::pin(self.old_snapshot(scan, pick, gate))),
+            None => self.faults.around(Call::Page, self.store.page(scan, pick)),
+        }
     }
 
     fn due<'a>(&'a self, partitions: PartitionSet, limit: usize, pick: &'a mut dyn Pick) -> Answer<'a, Due> {

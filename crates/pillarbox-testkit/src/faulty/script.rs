@@ -20,7 +20,13 @@ use crate::Gate;
 ///
 /// What is scripted for a call is used up in the order in which it was scripted, one entry a call.
 #[derive(Clone, Debug)]
-pub struct Faults(Arc<[Line; Call::COUNT]>);
+pub struct Faults(Arc<Script>);
+
+#[derive(Debug)]
+struct Script {
+    lines: [Line; Call::COUNT],
+    snapshots: Mutex<VecDeque<Gate>>,
+}
 
 /// What is known and scripted about one kind of call.
 #[derive(Debug, Default)]
@@ -57,7 +63,7 @@ enum Fault {
 
 impl Faults {
     pub(super) fn new() -> Self {
-        Self(Arc::new(std::array::from_fn(|_| Line::default())))
+        Self(Arc::new(Script { lines: std::array::from_fn(|_| Line::default()), snapshots: Mutex::default() }))
     }
 
     /// Fails the next calls without running them. `usize::MAX` times is until [`clear`](Self::clear).
@@ -89,6 +95,14 @@ impl Faults {
         gate
     }
 
+    /// The next page reads its rows, and asks the owner's word on them only when the gate is open: as from a
+    /// database whose snapshot is older than its answer.
+    pub fn stop_with_snapshot(&self) -> Gate {
+        let gate = Gate::closed("with the snapshot of a page");
+        self.0.snapshots.lock().push_back(gate.clone());
+        gate
+    }
+
     /// Delays the next calls, by tokio's timers.
     pub fn delay(&self, call: Call, times: usize, span: Duration) {
         self.plan(call, When::Before, Fault::Delay(span), times);
@@ -113,7 +127,7 @@ impl Faults {
 
     /// Forgets what is scripted. Calls that stand at a gate still do.
     pub fn clear(&self) {
-        for line in self.0.iter() {
+        for line in &self.0.lines {
             let mut plans = line.plans.lock();
             plans.clear();
             line.scripted.store(0, Ordering::Release);
@@ -154,6 +168,10 @@ impl Faults {
         })
     }
 
+    pub(super) fn next_snapshot(&self) -> Option<Gate> {
+        self.0.snapshots.lock().pop_front()
+    }
+
     fn plan(&self, call: Call, when: When, fault: Fault, times: usize) {
         if times > 0 {
             let line = self.line(call);
@@ -164,7 +182,7 @@ impl Faults {
     }
 
     fn line(&self, call: Call) -> &Line {
-        &self.0[call as usize]
+        &self.0.lines[call as usize]
     }
 }
 

@@ -4,13 +4,14 @@ use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
 use super::{Entry, Flight, Job, Signals, State};
-use crate::domain::{Epoch, Partition, Seq};
+use crate::domain::{Epoch, EventId, Partition, Seq};
 
 /// What a confirmed write led to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Confirmed {
     pub(crate) enqueued: usize,
     pub(crate) dropped: usize,
+    pub(crate) first_dropped: Option<EventId>,
 }
 
 /// Reserved numbers, and those of them that must be looked up.
@@ -87,14 +88,15 @@ impl Flight {
                 signals.reader = true;
                 continue;
             };
-            if self.queues.offer_hot(job).is_ok() {
+            if let Err(job) = self.queues.offer_hot(job) {
+                self.reservations.abandon(seq);
+                confirmed.dropped += 1;
+                confirmed.first_dropped.get_or_insert(job.delivery.event().id());
+                signals.reader = true;
+            } else {
                 self.reservations.open.remove(&seq);
                 self.entries.insert(seq, Entry { partition, epoch, state: State::Waiting });
                 confirmed.enqueued += 1;
-            } else {
-                self.reservations.abandon(seq);
-                confirmed.dropped += 1;
-                signals.reader = true;
             }
         }
         signals.workers = confirmed.enqueued.min(self.idle_workers);
@@ -125,9 +127,8 @@ impl Flight {
         (reservations.missed[..take].to_vec(), next)
     }
 
-    /// The first so many lookups are done.
-    pub(crate) fn looked_up(&mut self, count: usize) {
-        let missed = &mut self.reservations.missed;
-        missed.drain(..count.min(missed.len()));
+    /// These lookups are done. The lease may have been lost meanwhile, and what was missed with it.
+    pub(crate) fn looked_up(&mut self, seqs: &[Seq]) {
+        self.reservations.missed.retain(|seq| !seqs.contains(seq));
     }
 }

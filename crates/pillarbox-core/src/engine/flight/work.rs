@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{Entry, Flight, Job, Signals, State, Then};
 use crate::{
-    domain::Delivery,
+    domain::{Delivery, Seq},
     port::{Change, Settlement},
 };
 
@@ -96,6 +96,13 @@ impl Flight {
     pub(crate) fn is_running(&self, delivery: &Delivery) -> bool {
         let entry = self.entries.get(&delivery.seq());
         entry.is_some_and(|entry| entry.epoch == delivery.fencing_token() && entry.state == State::Running)
+    }
+
+    /// An event whose start could not be counted is a suspect still, when it is due again.
+    pub(crate) fn suspect(&mut self, seq: Seq) {
+        if self.entries.contains_key(&seq) {
+            self.suspects.insert(seq);
+        }
     }
 
     /// A worker goes to sleep, or wakes.

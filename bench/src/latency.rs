@@ -1,0 +1,131 @@
+//! The hot path: from a commit to the handler, at a steady rate well below the limit of writing.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use pillarbox::{Delivery, Outbox, SqliteStore};
+use tokio::{sync::Notify, time::sleep_until};
+
+use crate::{
+    Result, Sizes,
+    bed::{Bed, EVENT_TYPE, PAYLOAD},
+    limit,
+    report::{Figure, Report, Target},
+    rounds::{Rounds, Spread, float, percentile},
+    write,
+};
+
+/// The percentiles of one round, in microseconds.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    handler: (f64, f64),
+    commit: (f64, f64),
+}
+
+pub(crate) async fn run(bed: &Bed, sizes: &Sizes, limit: Option<f64>, report: &mut Report) -> Result<()> {
+    report.begin("hot_latency");
+    let limit = match limit {
+        Some(limit) => limit,
+        None => {
+            let file = bed.new_file();
+            let mut writer = limit::Writer::open(&file.store().await?, 1).await?;
+            float(sizes.singles) / writer.write(sizes.singles).await?
+        }
+    };
+    let rate = (0.3 * limit).min(1_000.0);
+    let mut measured = Vec::new();
+    for _ in 0..sizes.rounds {
+        let file = bed.new_file();
+        measured.push(round(file.store().await?, sizes.timed, rate).await?);
+    }
+    let median = |value: fn(&Round) -> f64| Spread::of(measured.iter().map(value)).median;
+    let rounds = Rounds {
+        limit: measured.iter().map(|round| round.commit.1).collect(),
+        pillarbox: measured.iter().map(|round| round.handler.1).collect(),
+    };
+    let note = format!(
+        "p99; p50 {:.0} us to the handler, {:.0} us for the commit; {rate:.0} events/s",
+        median(|round| round.handler.0),
+        median(|round| round.commit.0),
+    );
+    report.add(Figure::of_rounds("hot_latency", "us", &rounds, Target::AtMost(1.0)).note(note));
+    Ok(())
+}
+
+async fn round(store: SqliteStore, events: usize, rate: f64) -> Result<Round> {
+    let clock = Instant::now();
+    let now = move || u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let arrivals = Arc::new(Arrivals::new(events));
+    let seen = arrivals.clone();
+    let outbox = Outbox::single_node(store)
+        .handle(EVENT_TYPE, move |delivery: Delivery| {
+            seen.arrived(delivery.event().payload().as_bytes(), now());
+            async {}
+        })
+        .start()
+        .await?;
+
+    let mut commits = Vec::with_capacity(events);
+    let mut committed = Vec::with_capacity(events);
+    let interval = Duration::from_secs_f64(1.0 / rate);
+    let mut next = tokio::time::Instant::now();
+    for number in 0..events {
+        next += interval;
+        sleep_until(next).await;
+        let mut payload = vec![0; PAYLOAD];
+        payload[..8].copy_from_slice(&(number as u64).to_le_bytes());
+        // A transaction of one's own: so its end is known before the outbox hears of it.
+        let mut tx = outbox.store().pool().begin_with("begin immediate").await?;
+        let receipt = outbox.write(&mut tx, write::event(&Bytes::from(payload))).await?;
+        let before = now();
+        tx.commit().await?;
+        let after = now();
+        receipt.confirm();
+        commits.push(float(after - before) / 1_000.0);
+        committed.push(after);
+    }
+    arrivals.all.notified().await;
+    outbox.shutdown().await;
+    outbox.store().pool().close().await;
+
+    let arrived = arrivals.at.iter().map(|at| at.load(Ordering::Relaxed));
+    let mut latencies: Vec<f64> =
+        arrived.zip(committed).map(|(arrived, committed)| float(arrived.saturating_sub(committed)) / 1_000.0).collect();
+    let of = |values: &mut [f64]| (percentile(values, 0.5), percentile(values, 0.99));
+    Ok(Round { handler: of(&mut latencies), commit: of(&mut commits) })
+}
+
+/// When each event came to the handler.
+#[derive(Debug)]
+struct Arrivals {
+    at: Vec<AtomicU64>,
+    missing: AtomicUsize,
+    all: Notify,
+}
+
+impl Arrivals {
+    fn new(events: usize) -> Self {
+        Self {
+            at: (0..events).map(|_| AtomicU64::new(0)).collect(),
+            missing: AtomicUsize::new(events),
+            all: Notify::new(),
+        }
+    }
+
+    fn arrived(&self, payload: &[u8], now: u64) {
+        let number = payload.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        let place = number.and_then(|number| self.at.get(usize::try_from(number).ok()?));
+        if let Some(place) = place {
+            place.store(now, Ordering::Relaxed);
+            if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
+                self.all.notify_one();
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Whether the cost of reading grows with what is finished.
+
+use std::time::Instant;
+
+use pillarbox::{
+    Delivery, Outbox, Seq, SqliteStore,
+    port::{Candidate, Position, ReadStore as _, Scan},
+};
+use pillarbox_core::domain::PartitionSet;
+use sqlx::Row as _;
+
+use crate::{
+    Result, Sizes,
+    bed::{Bed, Database, EVENT_TYPE, pending},
+    drain,
+    report::{Figure, Report, Target},
+    rounds::{Rounds, float},
+};
+
+const PAGE: usize = 500;
+
+pub(crate) async fn run(bed: &Bed, sizes: &Sizes, report: &mut Report) -> Result<()> {
+    report.begin("read_flat");
+    let (none, many) = (bed.filled(0).await?, bed.filled(sizes.many).await?);
+    drain::pillarbox(many.store().await?, sizes.many, drain::KEEP).await?;
+    let (none, many) = (Side::prepare(none).await?, Side::prepare(many).await?);
+    let rounds =
+        Rounds::run(sizes.rounds, async || none.cost(sizes.pages).await, async || many.cost(sizes.pages).await).await?;
+    let note = format!("page of {PAGE}, with {} finished rows over with none", sizes.many);
+    report.add(Figure::of_rounds("read_flat", "us/page", &rounds, Target::AtMost(1.3)).of_itself().note(note));
+    Ok(())
+}
+
+/// A table with a page of events that wait, and the position from which a node reads it.
+struct Side {
+    store: SqliteStore,
+    position: Position,
+    _file: Database,
+}
+
+impl Side {
+    /// Lets a node come and go, so that the position is Pillarbox's own, and adds a page.
+    async fn prepare(file: Database) -> Result<Self> {
+        let store = file.store().await?;
+        let outbox = Outbox::single_node(store.clone()).handle(EVENT_TYPE, |_: Delivery| async {}).start().await?;
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        outbox.shutdown().await;
+        let row = sqlx::query("select min(position_seq) from outbox_partition").fetch_one(store.pool()).await?;
+        file.fill(PAGE).await?;
+        if pending(&store, 0).await? != i64::try_from(PAGE)? {
+            return Err("the table is not as it was prepared".into());
+        }
+        Ok(Self { position: Position { seq: Seq(row.try_get(0)?), token: None }, store, _file: file })
+    }
+
+    /// The time of a page in microseconds, the mean of many.
+    async fn cost(&self, pages: usize) -> Result<f64> {
+        let begun = Instant::now();
+        for _ in 0..pages {
+            let scan = Scan {
+                partitions: PartitionSet::ALL,
+                after: &self.position,
+                limit: PAGE,
+                skip_recent: std::time::Duration::ZERO,
+            };
+            let page = self.store.page(scan, &mut |_: Candidate<'_>| true).await?;
+            if page.rows.len() != PAGE {
+                return Err(format!("a page has {} rows", page.rows.len()).into());
+            }
+        }
+        Ok(begun.elapsed().as_secs_f64() * 1e6 / float(pages))
+    }
+}

@@ -1,0 +1,224 @@
+//! The built program, as a user runs it.
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+use sqlx::{ConnectOptions as _, SqliteConnection, sqlite::SqliteConnectOptions};
+
+fn pillarbox(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pillarbox"))
+        .args(arguments)
+        .env_remove("RUST_LOG")
+        .output()
+        .expect("the program runs")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs `demo --json`, which must succeed, and reads what it prints: one object and nothing else.
+fn demo(arguments: &[&str]) -> Value {
+    let output = pillarbox(&[&["demo", "--json"], arguments].concat());
+    assert!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
+    assert_eq!(stderr(&output), "");
+    let figures: Value = serde_json::from_slice(&output.stdout).expect("stdout is one JSON object");
+    assert_eq!(figures["verdict"], "ok");
+    figures
+}
+
+async fn open(path: &Path) -> SqliteConnection {
+    SqliteConnectOptions::new().filename(path).connect().await.expect("the database opens")
+}
+
+async fn count(db: &mut SqliteConnection, sql: &'static str) -> u64 {
+    sqlx::query_scalar(sql).fetch_one(db).await.expect("the statement is valid")
+}
+
+#[test]
+fn any_number_of_events_holds_from_the_smallest_on() {
+    for (events, dead) in [(1, 0), (2, 1), (3, 1), (7, 1), (200, 1)] {
+        let figures = demo(&["--events", &events.to_string()]);
+        assert_eq!(figures["written"], events);
+        assert_eq!((&figures["dead"], &figures["dead_planned"]), (&dead.into(), &dead.into()));
+        assert_eq!(figures["delivered"], events - dead);
+        assert_eq!(figures["duplicates"], 0);
+        assert!(figures["retried"].as_u64().unwrap() > 0, "every run shows a retry");
+        assert!(figures["rolled_back"].as_u64().unwrap() > 0, "every run shows a rollback");
+    }
+}
+
+#[tokio::test]
+async fn the_figures_are_those_of_the_database_that_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a shop.db");
+    let url = format!("sqlite:{}", path.display());
+    let figures = demo(&["--events", "600", "--db", &url, "--keep"]);
+    assert_eq!(figures["database"], path.to_str().unwrap());
+    let mut db = open(&path).await;
+    assert_eq!(count(&mut db, "select count(*) from demo_event").await, 600);
+    assert_eq!(count(&mut db, "select count(*) from demo_event where status = 'DONE'").await, figures["delivered"]);
+    assert_eq!(count(&mut db, "select count(*) from demo_event where status = 'DEAD'").await, figures["dead"]);
+    assert_eq!(count(&mut db, "select count(*) from demo_order").await, figures["orders"]);
+    let told = "select (select sum(step) from demo_order) + (select count(*) from demo_signup)";
+    assert_eq!(count(&mut db, told).await, figures["written"]);
+    let orphans = "select count(*) from demo_event where aggregate_type = 'Order' and cast(aggregate_id as integer) not in \
+                   (select id from demo_order)";
+    assert_eq!(count(&mut db, orphans).await, 0);
+}
+
+#[tokio::test]
+async fn a_database_in_use_keeps_its_tables_and_every_run_its_own_verdict() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let mut db = SqliteConnectOptions::new().filename(&path).create_if_missing(true).connect().await.unwrap();
+    sqlx::raw_sql("create table orders (id integer); insert into orders values (1), (2), (3)")
+        .execute(&mut db)
+        .await
+        .unwrap();
+    let path = path.to_str().unwrap();
+    assert_eq!(demo(&["--events", "100", "--db", path])["run"], 1);
+    // As if the run had been cut short: one of its events waits to be tried again.
+    sqlx::raw_sql(
+        "update demo_event set status = 'RETRY', available_at = created_at \
+         where seq = (select min(seq) from demo_event where status = 'DONE')",
+    )
+    .execute(&mut db)
+    .await
+    .unwrap();
+    let second = demo(&["--events", "100", "--db", path]);
+    assert_eq!((&second["run"], &second["written"]), (&2.into(), &100.into()));
+    assert_eq!(second["leftovers"], 1);
+    assert_eq!(count(&mut db, "select count(*) from orders").await, 3);
+}
+
+#[tokio::test]
+async fn a_loss_makes_the_program_fail_and_say_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shop.db");
+    demo(&["--events", "10", "--db", path.to_str().unwrap()]);
+    // The database now loses what the outbox is told to keep.
+    let mut db = open(&path).await;
+    sqlx::raw_sql(
+        "create trigger thief after insert on demo_event when new.event_type = 'OrderPaid' \
+         begin delete from demo_event where seq = new.seq; end",
+    )
+    .execute(&mut db)
+    .await
+    .unwrap();
+    let output = pillarbox(&["demo", "--json", "--events", "300", "--db", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let figures: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(figures["verdict"], "failed");
+    let problems = figures["problems"].as_array().unwrap();
+    let miscount = problems.iter().find(|listed| listed["problem"] == "miscount").unwrap();
+    assert!(miscount["examples"][0].as_str().unwrap().contains("OrderPaid"), "{problems:?}");
+    assert!(miscount["examples"].as_array().unwrap().len() <= 10);
+}
+
+#[test]
+fn the_temporary_database_goes_unless_it_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_pillarbox"))
+            .args([&["demo", "--events", "5"], arguments].concat())
+            .env("TMPDIR", folder.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let left = || std::fs::read_dir(folder.path()).unwrap().count();
+    let text = run(&[]);
+    assert!(text.contains("delivered") && text.contains("p99") && !text.contains("sqlite3"), "{text}");
+    assert_eq!(left(), 0);
+    let text = run(&["--keep"]);
+    assert!(text.contains("sqlite3"), "{text}");
+    assert_eq!(left(), 1);
+}
+
+#[test]
+fn a_rate_is_kept() {
+    let figures = demo(&["--events", "100", "--rate", "100"]);
+    let seconds = figures["seconds"].as_f64().unwrap();
+    assert!(seconds > 0.9, "100 events at 100 a second took {seconds} s");
+}
+
+#[test]
+fn wrong_arguments_are_refused_with_the_reason() {
+    for (arguments, word) in [
+        (&["demo", "--events", "0"][..], "1..=5000000"),
+        (&["demo", "--events", "many"], "many"),
+        (&["demo", "--rate", "-1"], "-1"),
+        (&["demo", "--speed", "1"], "--speed"),
+        (&["dance"], "dance"),
+    ] {
+        let output = pillarbox(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains(word), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn databases_that_can_not_be_used_are_refused_with_what_to_do() {
+    for (url, word) in [
+        ("postgres://localhost/shop", "sqlite"),
+        ("sqlite::memory:", "memory"),
+        ("/no/such/folder/shop.db", "/no/such/folder/shop.db"),
+    ] {
+        let output = pillarbox(&["demo", "--json", "--db", url]);
+        assert_eq!(output.status.code(), Some(1), "{url}");
+        let text = stderr(&output);
+        assert!(text.starts_with("error: ") && text.contains(word) && text.contains("try: "), "{text}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_file_that_is_no_database_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("letter.txt");
+    let words = "Dear reader, this is no database. ".repeat(100);
+    std::fs::write(&path, &words).unwrap();
+    let output = pillarbox(&["demo", "--db", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("letter.txt"), "{}", stderr(&output));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), words);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_the_run_in_order_and_says_what_was_done() {
+    use std::process::Stdio;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shop.db");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pillarbox"))
+        .args(["demo", "--json", "--rate", "200", "--events", "100000", "--db", path.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Ctrl-C is listened to before the database is opened.
+    while !path.exists() {
+        assert_eq!(child.try_wait().unwrap(), None);
+        std::thread::yield_now();
+    }
+    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupt.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let figures: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(figures["verdict"], "interrupted");
+    assert_eq!(figures["problems"], Value::Array(vec![]));
+    // What was left waiting does not trouble the next run.
+    demo(&["--events", "20", "--db", path.to_str().unwrap()]);
+}
+
+#[test]
+fn help_has_examples() {
+    let output = pillarbox(&["demo", "--help"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("Examples:") && text.contains("--events"), "{text}");
+}

@@ -1,0 +1,103 @@
+//! O7: takeover and hand-over with the default times, in virtual time.
+
+use std::time::Duration;
+
+use pillarbox_core::{
+    Outbox,
+    domain::{NodeId, PartitionSet, Status},
+    port::{Joining, OwnStore},
+};
+use pillarbox_testkit::Call;
+use tokio::time::Instant;
+
+use super::{Stage, event, keyed, pass, until, write};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A node that is in the table and does nothing: as if its process were gone.
+async fn ghost(stage: &Stage) {
+    let joining = Joining { node: NodeId::new("ghost"), ttl: 30 * SECOND, routes: Vec::new(), in_flight: 1 };
+    let lease = stage.store.inner().join(&joining).await.unwrap();
+    stage.store.inner().take(&lease, PartitionSet::ALL).await.unwrap().unwrap();
+}
+
+/// O7: the lease is renewed every 5 s.
+#[tokio::test(start_paused = true)]
+async fn the_lease_is_renewed_every_five_seconds() {
+    let stage = Stage::new();
+    let outbox = stage.node().start().await.unwrap();
+    let before = stage.faults().calls(Call::Renew);
+    pass(Duration::from_mins(10)).await;
+    let renewals = stage.faults().calls(Call::Renew) - before;
+    assert!((115..=125).contains(&renewals), "{renewals} renewals in ten minutes");
+    assert_eq!(stage.faults().calls(Call::Expel), 0, "alone, there is nobody to expel");
+    outbox.shutdown().await;
+}
+
+/// O7, P2, P7: a node that stops renewing is replaced after 30 s, and not before.
+#[tokio::test(start_paused = true)]
+async fn a_dead_node_is_replaced_after_thirty_seconds_and_a_glance() {
+    let stage = Stage::new();
+    ghost(&stage).await;
+    let died = Instant::now();
+    let outbox = stage.node().start().await.unwrap();
+    let ids = write(&outbox, [event(), keyed("k")]).await;
+    stage.probe.wait_for(2).await;
+    let after = died.elapsed();
+    assert!(after >= 30 * SECOND && after <= 32 * SECOND, "delivered after {after:?}");
+    outbox.shutdown().await;
+    stage.probe.assert_each_once(&ids);
+}
+
+/// O7: a joining node has its share after one rebalance, which comes every 10 s.
+#[tokio::test(start_paused = true)]
+async fn a_joining_node_has_its_share_within_ten_seconds_and_a_heartbeat() {
+    let stage = Stage::new();
+    let one = stage.node().start().await.unwrap();
+    pass(Duration::from_mins(1)).await;
+    let joined = Instant::now();
+    let two = stage.another_process().node().start().await.unwrap();
+    until("even shares", || one.partitions_owned() == 128 && two.partitions_owned() == 128).await;
+    assert!(joined.elapsed() <= 20 * SECOND, "{:?}", joined.elapsed());
+    tokio::join!(one.shutdown(), two.shutdown());
+}
+
+/// O7, D12: a clean stop hands over at the other's next renewal, without waiting for a lease.
+#[tokio::test(start_paused = true)]
+async fn a_clean_stop_hands_over_within_a_heartbeat() {
+    let stage = Stage::new();
+    let one = stage.node().start().await.unwrap();
+    let two = stage.another_process().node().start().await.unwrap();
+    until("even shares", || one.partitions_owned() == 128).await;
+    one.shutdown().await;
+    let stopped = Instant::now();
+    let ids = stage.write_cold((0..20).map(|n| keyed(&format!("k{n}")))).await;
+    stage.probe.wait_for(20).await;
+    assert!(stopped.elapsed() <= 6 * SECOND, "{:?}", stopped.elapsed());
+    two.shutdown().await;
+    stage.probe.assert_each_once(&ids);
+}
+
+/// O5: of three nodes one dies, and the other two share what it had.
+#[tokio::test(start_paused = true)]
+async fn what_a_dead_node_had_is_shared_out_among_the_living() {
+    let stage = Stage::new();
+    let third = stage.another_process();
+    let one = stage.node().start().await.unwrap();
+    let two = stage.another_process().node().start().await.unwrap();
+    let three = third.node().start().await.unwrap();
+    let shares = |a: &Outbox<_>, b: &Outbox<_>| (a.partitions_owned(), b.partitions_owned());
+    until("thirds", || (85..=86).contains(&one.partitions_owned()) && (85..=86).contains(&three.partitions_owned()))
+        .await;
+    for call in Call::ALL {
+        (0..50).for_each(|_| third.faults().hang(call));
+    }
+    let died = Instant::now();
+    until("halves", || shares(&one, &two) == (128, 128)).await;
+    assert!(died.elapsed() <= 60 * SECOND, "{:?}", died.elapsed());
+    let ids = stage.write_cold((0..20).map(|n| keyed(&format!("k{n}")))).await;
+    stage.until_count(Status::Done, 20).await;
+    tokio::join!(one.shutdown(), two.shutdown());
+    stage.probe.assert_each_once(&ids);
+    std::mem::forget(three);
+}
