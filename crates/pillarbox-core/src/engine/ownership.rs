@@ -186,6 +186,8 @@ impl Ownership {
         let known = shared.flight.lock().owned.known();
         // Ours in the database and unknown here: the answer of a take was lost.
         let is_mine = |p: &Partition| renewal.owners[usize::from(p.0)].as_ref() == Some(&lease.node);
+        // A release whose answer was lost.
+        shared.flight.lock().handed_over(|partition| is_mine(&partition));
         let forgotten = Partition::all().filter(is_mine).filter(|p| !known.contains(*p));
         let wanted: PartitionSet = share.take.iter().chain(forgotten).collect();
         if wanted.is_empty() {
@@ -197,7 +199,7 @@ impl Ownership {
             self.rebalance_at = Instant::now() + shared.settings.rebalance_every;
             let mut flight = shared.flight.lock();
             for partition in share.release.iter() {
-                flight.owned.leave(partition);
+                flight.leave(partition);
                 self.leaving.insert(partition);
             }
         }
@@ -251,6 +253,7 @@ impl Ownership {
             self.lost(lease, "its lease was gone at a release");
             return Ok(());
         }
+        shared.flight.lock().handed_over(|partition| !quiet.contains(partition));
         tracing::info!(node = %lease.node, partitions = quiet.len(), "partitions were handed over");
         Ok(())
     }

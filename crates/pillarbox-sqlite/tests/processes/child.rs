@@ -242,12 +242,11 @@ impl Task {
         let receipt = outbox.write(&mut tx, event).await.unwrap();
         let id = receipt.ids()[0].to_string();
         self.name_event(&mut tx, number, &id).await.unwrap();
-        let _open = match at {
-            "written" => Some(tx),
-            _ => {
-                tx.commit().await.unwrap();
-                None
-            }
+        let _open = if at == "written" {
+            Some(tx)
+        } else {
+            tx.commit().await.unwrap();
+            None
         };
         self.pen.word(at, &id, number);
         std::future::pending::<()>().await;

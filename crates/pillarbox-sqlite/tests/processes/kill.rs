@@ -54,7 +54,7 @@ fn nodes_killed_again_and_again_lose_nothing_and_the_survivor_takes_over() {
     stage.say("stop-writing");
     stage.until("the writer's end", |ledger| (ledger.count("wrote", "writer") > 0).then_some(()));
     let (orders, ledger) = stage.until_all_done();
-    stage.assert_delivered_is_committed(&orders, &ledger);
+    ledger.assert_delivered_is(&orders);
     ledger.assert_in_order_per_key(&orders);
     for line in ledger.of("committed") {
         assert!(orders.iter().any(|order| order.id == line.id), "{line:?} is not in the table");
@@ -80,7 +80,7 @@ fn a_single_node_started_again_after_a_kill_delivers_within_seconds() {
     stage.say("stop-writing");
     stage.until("the writer's end", |ledger| (ledger.count("wrote", "writer") > 0).then_some(()));
     let (orders, ledger) = stage.until_all_done();
-    stage.assert_delivered_is_committed(&orders, &ledger);
+    ledger.assert_delivered_is(&orders);
     ledger.assert_in_order_per_key(&orders);
 }
 
@@ -107,7 +107,7 @@ fn a_killed_writers_event_is_delivered_if_and_only_if_it_was_committed() {
     let mut after = stage.start("after", json!({ "role": "writer", "once": [{ "key": "k" }, {}, { "key": "k" }] }));
     assert!(after.end());
     let (orders, ledger) = stage.until_all_done();
-    stage.assert_delivered_is_committed(&orders, &ledger);
+    ledger.assert_delivered_is(&orders);
     ledger.assert_in_order_per_key(&orders);
     assert_eq!(orders.len(), 4 + 3);
     for (at, id) in victims {

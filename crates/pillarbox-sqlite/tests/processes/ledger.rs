@@ -10,6 +10,8 @@ use std::{
 
 use pillarbox_core::domain::Delivery;
 
+use crate::stage::Order;
+
 /// One line. Lines are short and go out in one write, so they never mix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
@@ -89,6 +91,18 @@ impl Ledger {
         delivered
     }
 
+    /// Delivered is what was committed, and nothing else.
+    pub(crate) fn assert_delivered_is(&self, committed: &[Order]) {
+        let delivered = self.delivered();
+        for order in committed {
+            assert!(delivered.contains_key(order.id.as_str()), "lost: {order:?}");
+        }
+        let committed: HashSet<_> = committed.iter().map(|order| order.id.as_str()).collect();
+        for line in self.of("begin") {
+            assert!(committed.contains(line.id.as_str()), "never committed: {line:?}");
+        }
+    }
+
     pub(crate) fn assert_each_once(&self) {
         for what in ["begin", "end"] {
             let mut seen = HashSet::new();
@@ -100,9 +114,9 @@ impl Ledger {
 
     /// An event of a key begins only when all before it have come to an end: what comes later than that is
     /// the repeat of something old.
-    pub(crate) fn assert_in_order_per_key(&self, committed: &[crate::stage::Order]) {
+    pub(crate) fn assert_in_order_per_key(&self, committed: &[Order]) {
         let mut ended: HashSet<&str> = HashSet::new();
-        let mut of_key: HashMap<&str, Vec<&crate::stage::Order>> = HashMap::new();
+        let mut of_key: HashMap<&str, Vec<&Order>> = HashMap::new();
         for order in committed {
             if let Some(key) = &order.key {
                 of_key.entry(key).or_default().push(order);

@@ -15,18 +15,18 @@ fn a_lock_held_past_the_busy_timeout_loses_nothing_and_counts_no_attempt() {
     let _node = stage.start("node", task);
     stage.until("the first delivery", |ledger| (ledger.count("end", "node") > 0).then_some(()));
     let mut locker = stage.start("locker", json!({ "role": "locker" }));
-    let locked = stage.until("the lock", |ledger| ledger.of("locked").next().map(|line| line.at));
-    stage.until("many busy timeouts", |_| (crate::ledger::now() - locked > 1_000_000).then_some(()));
+    let since = stage.until("the lock", |ledger| ledger.of("locked").next().map(|line| line.at));
+    stage.until("many busy timeouts", |_| (crate::ledger::now() - since > 1_000_000).then_some(()));
     // Reading needs no lock: the handlers have gone on.
     let ledger = stage.ledger();
-    let meanwhile = ledger.of("end").filter(|line| line.at > locked).count();
+    let meanwhile = ledger.of("end").filter(|line| line.at > since).count();
     stage.say("unlock");
     assert!(locker.end());
     let (orders, ledger) = stage.until_all_done();
     println!("{meanwhile} deliveries while the file was locked");
     assert!(meanwhile > 0, "the lock stopped the handlers");
     ledger.assert_each_once();
-    stage.assert_delivered_is_committed(&orders, &ledger);
+    ledger.assert_delivered_is(&orders);
     ledger.assert_in_order_per_key(&orders);
     assert_eq!(stage.number("select count(*) from outbox_event where attempts > 0 or status <> 'DONE'"), 0);
 }
@@ -42,12 +42,12 @@ fn a_lock_held_past_the_lease_repeats_events_and_loses_none() {
     let _node = stage.start("node", json!({ "role": "multi", "lease": 900, "busy_timeout": 100, "work": 20 }));
     stage.until("the first delivery", |ledger| (ledger.count("end", "node") > 0).then_some(()));
     let mut locker = stage.start("locker", json!({ "role": "locker" }));
-    let locked = stage.until("the lock", |ledger| ledger.of("locked").next().map(|line| line.at));
-    stage.until("the lease's end", |_| (crate::ledger::now() - locked > 2_000_000).then_some(()));
+    let since = stage.until("the lock", |ledger| ledger.of("locked").next().map(|line| line.at));
+    stage.until("the lease's end", |_| (crate::ledger::now() - since > 2_000_000).then_some(()));
     stage.say("unlock");
     assert!(locker.end());
     let (orders, ledger) = stage.until_all_done();
-    stage.assert_delivered_is_committed(&orders, &ledger);
+    ledger.assert_delivered_is(&orders);
     ledger.assert_in_order_per_key(&orders);
     println!("{} of {} delivered again", ledger.of("end").count() - orders.len(), orders.len());
     assert_eq!(stage.number("select count(*) from outbox_event where attempts > 0 or status <> 'DONE'"), 0);

@@ -52,11 +52,11 @@ fn a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old() {
     let (orders, ledger) = stage.until_all_done();
     assert_eq!(states()[..settled.len()], settled, "the late outcome changed a row");
 
-    stage.assert_delivered_is_committed(&orders, &ledger);
+    ledger.assert_delivered_is(&orders);
     ledger.assert_in_order_per_key(&orders);
     let highest = |partition: u8| {
-        let taken = before.of("begin").filter(|line| line.node == "taker" && line.partition == partition);
-        taken.map(|line| line.epoch).max()
+        let lines = before.of("begin").filter(|line| line.node == "taker" && line.partition == partition);
+        lines.map(|line| line.epoch).max()
     };
     let late = ledger.of("begin").filter(|line| line.node == "sleeper" && line.at > first_taken);
     let mut after = 0;

@@ -22,7 +22,7 @@ fn three_single_nodes_on_one_file_deliver_each_event_once_and_in_order() {
     }
     let (orders, ledger) = stage.until_all_done();
     assert_eq!((orders.len(), ledger.of("refused").count()), (750, 0));
-    stage.assert_delivered_is_committed(&orders, &ledger);
+    ledger.assert_delivered_is(&orders);
     ledger.assert_each_once();
     ledger.assert_in_order_per_key(&orders);
     for name in names {

@@ -27,6 +27,7 @@ impl Flight {
     pub(crate) fn activate(&mut self, taken: &[Taken], recall: &Recall, hold_failing: bool, now: Instant) {
         for part in taken {
             self.owned.activate(part.partition, part.epoch);
+            self.kept_back.remove(&part.partition);
             for position in [&mut self.position, &mut self.durable] {
                 if part.position.seq < position.seq {
                     *position = part.position.clone();
@@ -42,6 +43,20 @@ impl Flight {
             }
         }
         self.suspects.extend(&recall.suspects);
+    }
+
+    /// Starts nothing more in a partition. The reader goes on without it, so what lies above the present position
+    /// is for the next owner to read.
+    pub(crate) fn leave(&mut self, partition: Partition) {
+        if self.owned.is_active(partition) {
+            self.owned.leave(partition);
+            self.kept_back.insert(partition, self.position.clone());
+        }
+    }
+
+    /// The partitions that were given up are no longer this node's in the database either.
+    pub(crate) fn handed_over(&mut self, mut is_mine: impl FnMut(Partition) -> bool) {
+        self.kept_back.retain(|partition, _| is_mine(*partition));
     }
 
     /// Whether nothing of a partition is running or waits to be settled.
@@ -65,6 +80,8 @@ impl Flight {
         self.outcomes.retain(|outcome| !partitions.contains(outcome.partition));
         for partition in partitions.iter() {
             self.owned.drop(partition);
+            // Until the release is durable, a crash hands it on with the node's own position.
+            self.kept_back.insert(partition, position.clone());
             self.busy[usize::from(partition.0)] = 0;
         }
         (released, position)
@@ -77,6 +94,7 @@ impl Flight {
         self.entries.clear();
         self.reservations.clear();
         self.suspects.clear();
+        self.kept_back.clear();
         self.lanes.retain(|_| false);
         self.busy.fill(0);
         self.stored_position = None;
@@ -87,5 +105,52 @@ impl Flight {
         let stale = self.outcomes.len();
         self.outcomes.clear();
         stale
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::{Epoch, Seq},
+        engine::settings::Settings,
+    };
+
+    fn at(seq: i64) -> Position {
+        Position { seq: Seq(seq), token: None }
+    }
+
+    /// A node with all partitions that has read up to 10, is leaving partition 7, and has read on to 20.
+    fn leaving() -> Flight {
+        let mut flight = Flight::new(&Settings::default());
+        let taken = |partition| Taken { partition, epoch: Epoch(1), position: at(0), suspects: 0 };
+        let taken: Vec<_> = Partition::all().map(taken).collect();
+        flight.end_taking(taken.clone());
+        flight.activate(&taken, &Recall::default(), true, Instant::now());
+        flight.advance(at(10));
+        flight.leave(Partition(7));
+        flight.advance(at(20));
+        flight
+    }
+
+    fn only(partition: Partition) -> PartitionSet {
+        std::iter::once(partition).collect()
+    }
+
+    #[test]
+    fn a_leaving_partition_begins_where_its_reading_ended() {
+        let mut flight = leaving();
+        let (_, position) = flight.give_up(only(Partition(7)), 0);
+        assert_eq!(position, at(10));
+    }
+
+    #[test]
+    fn a_crash_before_the_release_is_durable_hands_it_on_from_there_as_well() {
+        let mut flight = leaving();
+        assert_eq!(flight.safe_position(), at(10));
+        flight.give_up(only(Partition(7)), 0);
+        assert_eq!(flight.safe_position(), at(10));
+        flight.handed_over(|partition| partition != Partition(7));
+        assert_eq!(flight.safe_position(), at(20));
     }
 }

@@ -75,6 +75,8 @@ pub(crate) struct Flight {
     /// The read under way: the epochs under which it began.
     reading: Option<Epochs>,
     suspects: FxHashSet<Seq>,
+    /// Partitions that this node has begun to give up, and where their next owner must begin.
+    kept_back: FxHashMap<Partition, Position>,
     lanes: Lanes,
     outcomes: Vec<Settlement>,
     /// Events started and not settled, by partition: a partition is given up when it has none.
@@ -124,6 +126,7 @@ impl Flight {
             tombstones: FxHashSet::default(),
             reading: None,
             suspects: FxHashSet::default(),
+            kept_back: FxHashMap::default(),
             lanes: Lanes::new(settings.lane_capacity, settings.cold_capacity),
             outcomes: Vec::new(),
             busy: Box::new([0; Partition::COUNT]),

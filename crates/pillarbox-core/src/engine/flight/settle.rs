@@ -81,9 +81,11 @@ impl Flight {
             None => self.position.clone(),
         };
         // The position must hold for partitions that the reader does not know yet, too.
-        for taken in self.owned.gained() {
-            if taken.position.seq < position.seq {
-                position = taken.position.clone();
+        let gained = self.owned.gained().iter().map(|taken| &taken.position);
+        // And for those that it reads no more, and that are still this node's in the database.
+        for bound in gained.chain(self.kept_back.values()) {
+            if bound.seq < position.seq {
+                position = bound.clone();
             }
         }
         position
