@@ -32,8 +32,10 @@ const LOOKUPS_A_PASS: usize = 500;
 #[derive(Debug)]
 pub(crate) struct Reader {
     shared: Arc<Shared>,
-    /// When to ask for due rows again.
+    /// When to ask for due rows again, at the next pass after that.
     due_at: Instant,
+    /// When a row is known to come due: a pass of its own is worth while.
+    known_due: Option<Instant>,
 }
 
 /// What a pass found.
@@ -41,15 +43,15 @@ pub(crate) struct Reader {
 pub(crate) enum Pass {
     /// More may be there at once.
     More,
-    /// Something was found, and nothing more is there now.
-    Found,
-    /// Nothing was there. Ask again at this time at the latest, if one is known.
+    /// Something was found, and nothing more is there now. Ask again at this time at the latest, if one is known.
+    Found { until: Option<Instant> },
+    /// Nothing was there.
     Idle { until: Option<Instant> },
 }
 
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, due_at: Instant::now() }
+        Self { shared, due_at: Instant::now(), known_due: None }
     }
 
     /// Reads until `stop`.
@@ -69,10 +71,11 @@ impl Reader {
                     trouble.reset();
                     continue;
                 }
-                Ok(Pass::Found) => {
+                Ok(Pass::Found { until }) => {
                     poll.reset();
                     trouble.reset();
-                    Instant::now() + poll.next()
+                    let at = Instant::now() + poll.next();
+                    until.map_or(at, |until| at.min(until))
                 }
                 Ok(Pass::Idle { until }) => {
                     trouble.reset();
@@ -116,6 +119,7 @@ impl Reader {
         let mut found = false;
         if let Some(due) = self.shared.flight.lock().take_next_due() {
             self.due_at = self.due_at.min(due);
+            self.known_due = Some(self.known_due.map_or(due, |known| known.min(due)));
         }
         if self.due_at <= Instant::now() {
             found |= self.read_due(active, room).await?;
@@ -126,11 +130,8 @@ impl Reader {
         if more || self.shared.flight.lock().has_lanes_to_fetch() {
             return Ok(Pass::More);
         }
-        if found {
-            return Ok(Pass::Found);
-        }
-        let until = reservations_end.map_or(self.due_at, |end| end.min(self.due_at));
-        Ok(Pass::Idle { until: Some(until) })
+        let until = [reservations_end, self.known_due].into_iter().flatten().min();
+        Ok(if found { Pass::Found { until } } else { Pass::Idle { until } })
     }
 
     async fn activate_gained(&mut self) -> Result<(), StoreError> {
@@ -176,9 +177,12 @@ impl Reader {
         }
         let found = self.place(due.rows, due.now) > 0;
         drop(read);
-        // What this node settles is known to come due; what others write or replay is found by polling.
-        let next = due.next.unwrap_or(Duration::MAX).min(shared.settings.poll_max);
-        self.due_at = if full { asked } else { asked + next };
+        // What this node settles is known to come due; what others write or replay is found by polling, with an
+        // idle reader's own passes, the shortest of which take three quarters of the longest interval.
+        let poll = asked + shared.settings.poll_max.mul_f64(0.75);
+        let next = due.next.filter(|next| *next < shared.settings.poll_max).map(|next| asked + next);
+        self.due_at = if full { asked } else { next.map_or(poll, |next| next.min(poll)) };
+        self.known_due = if full { Some(asked) } else { next };
         Ok(found)
     }
 

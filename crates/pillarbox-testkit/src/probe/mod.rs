@@ -105,6 +105,11 @@ impl Probe {
         self.0.log.lock().clone()
     }
 
+    /// How many deliveries have ended well so far.
+    pub fn done(&self) -> usize {
+        self.0.log.lock().done()
+    }
+
     /// Waits until so many deliveries have ended well. Panics with the log after 30 seconds of real time.
     pub async fn wait_for(&self, count: usize) {
         let what = format!("{count} deliveries that end well");
