@@ -30,13 +30,12 @@ struct Round {
 
 pub(crate) async fn run(bed: &Bed, sizes: &Sizes, limit: Option<f64>, report: &mut Report) -> Result<()> {
     report.begin("hot_latency");
-    let limit = match limit {
-        Some(limit) => limit,
-        None => {
-            let file = bed.new_file();
-            let mut writer = limit::Writer::open(&file.store().await?, 1).await?;
-            float(sizes.singles) / writer.write(sizes.singles).await?
-        }
+    let limit = if let Some(limit) = limit {
+        limit
+    } else {
+        let file = bed.new_file();
+        let mut writer = limit::Writer::open(&file.store().await?, 1).await?;
+        float(sizes.singles) / writer.write(sizes.singles).await?
     };
     let rate = (0.3 * limit).min(1_000.0);
     let mut measured = Vec::new();

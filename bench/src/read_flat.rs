@@ -21,11 +21,12 @@ const PAGE: usize = 500;
 
 pub(crate) async fn run(bed: &Bed, sizes: &Sizes, report: &mut Report) -> Result<()> {
     report.begin("read_flat");
-    let (none, many) = (bed.filled(0).await?, bed.filled(sizes.many).await?);
-    drain::pillarbox(many.store().await?, sizes.many, drain::KEEP).await?;
-    let (none, many) = (Side::prepare(none).await?, Side::prepare(many).await?);
+    let (empty, full) = (bed.filled(0).await?, bed.filled(sizes.many).await?);
+    drain::pillarbox(full.store().await?, sizes.many, drain::KEEP).await?;
+    let (empty, full) = (Side::prepare(empty).await?, Side::prepare(full).await?);
     let rounds =
-        Rounds::run(sizes.rounds, async || none.cost(sizes.pages).await, async || many.cost(sizes.pages).await).await?;
+        Rounds::run(sizes.rounds, async || empty.cost(sizes.pages).await, async || full.cost(sizes.pages).await)
+            .await?;
     let note = format!("page of {PAGE}, with {} finished rows over with none", sizes.many);
     report.add(Figure::of_rounds("read_flat", "us/page", &rounds, Target::AtMost(1.3)).of_itself().note(note));
     Ok(())

@@ -194,7 +194,8 @@ impl Report {
             "\nThe limit is a hand-written sqlx loop on the same table and settings. Write: begin immediate, one \
              prepared\ninsert, commit. Drain: select a page by primary key, finish exactly its rows by range in one \
              statement that is\nits own transaction. hot_latency: the p99 of the same transactions' commits. \
-             Ratios are medians of the ratios\nof rounds in which both ran one after the other."
+             Ratios are medians of the ratios\nof rounds in which both ran one after the other; a ? says that \
+             single rounds lie on both sides of the target."
         );
     }
 
@@ -238,14 +239,24 @@ fn row(figure: &Figure) -> String {
     let (ratio, spread) = figure.ratios.map_or_else(Default::default, |ratios| {
         (format!("{:.2}", ratios.median), format!("{:.2} .. {:.2}", ratios.min, ratios.max))
     });
-    let (target, met) = match figure.target {
-        Target::AtLeast(least) => (format!(">= {least}"), figure.target.is_met(figure.decisive())),
-        Target::AtMost(most) => (format!("<= {most}"), figure.target.is_met(figure.decisive())),
+    let target = match figure.target {
+        Target::AtLeast(least) => format!(">= {least}"),
+        Target::AtMost(most) => format!("<= {most}"),
     };
-    let met = if met { "ok" } else { "MISSED" };
+    let met = figure.target.is_met(figure.decisive());
+    // Rounds on both sides of the target: the median alone proves little.
+    let unsure = figure
+        .ratios
+        .is_some_and(|ratios| figure.target.is_met(ratios.min) != figure.target.is_met(ratios.max));
+    let met = match (met, unsure) {
+        (true, false) => "ok",
+        (true, true) => "ok?",
+        (false, false) => "MISSED",
+        (false, true) => "MISSED?",
+    };
     let note = figure.note.as_deref().unwrap_or_default();
     format!(
-        "{:<13} {limit:>11} {:>11.0} {:<9} {ratio:>6} {spread:>15} {target:>7}  {met:<6}  {note}",
+        "{:<13} {limit:>11} {:>11.0} {:<9} {ratio:>6} {spread:>15} {target:>7}  {met:<7}  {note}",
         figure.bench, figure.pillarbox, figure.unit
     )
 }

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// How often the sides take turns in one round.
-const TURNS: usize = 20;
+const TURNS: usize = 100;
 
 /// Measures one size of transactions. Returns the limit in events a second.
 pub(crate) async fn run(
