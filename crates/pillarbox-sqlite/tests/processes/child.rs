@@ -36,6 +36,7 @@ fn child() {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0)
     });
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();
     runtime.unwrap().block_on(Arc::new(Task::new(&task)).run());
 }

@@ -99,7 +99,7 @@ impl Stage {
             if let Some(seen) = look() {
                 return seen;
             }
-            assert!(begun.elapsed() < PATIENCE, "waited for {what}\n{}", self.log());
+            assert!(begun.elapsed() < PATIENCE, "waited for {what}");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -121,12 +121,7 @@ impl Stage {
             if missing == 0 && pending == 0 {
                 return (orders, ledger);
             }
-            assert!(
-                begun.elapsed() < PATIENCE,
-                "{missing} of {} not delivered, {pending} pending\n{}",
-                orders.len(),
-                self.log()
-            );
+            assert!(begun.elapsed() < PATIENCE, "{missing} of {} not delivered, {pending} pending", orders.len());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -165,6 +160,15 @@ impl Stage {
 
     fn log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+}
+
+/// A test that fails tells what its processes said.
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
     }
 }
 
