@@ -15,6 +15,8 @@
 mod lanes;
 mod owned;
 mod queues;
+#[cfg(test)]
+mod tests;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::time::{Duration, Instant};
