@@ -245,9 +245,8 @@ fn row(figure: &Figure) -> String {
     };
     let met = figure.target.is_met(figure.decisive());
     // Rounds on both sides of the target: the median alone proves little.
-    let unsure = figure
-        .ratios
-        .is_some_and(|ratios| figure.target.is_met(ratios.min) != figure.target.is_met(ratios.max));
+    let unsure =
+        figure.ratios.is_some_and(|ratios| figure.target.is_met(ratios.min) != figure.target.is_met(ratios.max));
     let met = match (met, unsure) {
         (true, false) => "ok",
         (true, true) => "ok?",

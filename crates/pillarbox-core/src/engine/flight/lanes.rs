@@ -366,6 +366,21 @@ impl Lanes {
         self.dry.retain(|key| self.by_key.contains_key(key));
     }
 
+    /// The counters agree with what they count.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        assert_eq!(self.parked, self.by_key.values().map(|lane| lane.parked.len()).sum::<usize>());
+        for (key, lane) in &self.by_key {
+            assert!(lane.parked.len() <= self.lane_capacity, "{key}: {} are parked", lane.parked.len());
+            assert!(lane.parked.is_empty() || matches!(lane.state, State::Busy(_)), "{key}: parked behind nobody");
+            // Below a dead head there is nothing, unless it came late, and then it is among the uncovered.
+            let found = lane.is_covered() || lane.is_held_as(HoldKind::DeadHead) || self.uncovered.contains(key);
+            assert!(found, "{key}: what lies beyond is forgotten");
+            let seqs: Vec<Seq> = lane.parked.iter().map(|job| job.delivery.seq()).collect();
+            assert!(seqs.is_sorted(), "{key}: {seqs:?}");
+        }
+    }
+
     pub(crate) fn is_waiting(&self) -> bool {
         !self.dry.is_empty()
     }
@@ -412,8 +427,15 @@ impl Lane {
         }
     }
 
-    /// Covers what lies beyond by a hold.
-    fn cover(&mut self, key: &Key, from: Seq) -> HoldChange {
+    /// Covers what lies beyond by a hold. It begins with the head, not with what lies beyond: to a next owner the
+    /// hold is where the key goes on, and what is in memory now must not come after what is not.
+    fn cover(&mut self, key: &Key, beyond: Seq) -> HoldChange {
+        let head = match self.state {
+            State::Busy(seq) | State::Failing(seq) | State::Dead(seq) => Some(seq),
+            State::Vacant => None,
+        };
+        let parked = self.parked.front().map(|job| job.delivery.seq());
+        let from = [head, parked].into_iter().flatten().fold(beyond, Seq::min);
         self.hold = Some((HoldKind::Overflow, from));
         HoldChange::Set(Hold { partition: self.partition, key: key.clone(), kind: HoldKind::Overflow, from })
     }

@@ -23,6 +23,8 @@ mod place;
 mod queues;
 mod reserve;
 mod settle;
+#[cfg(test)]
+mod tests;
 mod work;
 
 use rustc_hash::{FxHashMap, FxHashSet};

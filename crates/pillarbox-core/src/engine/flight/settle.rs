@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Farther than any wait that matters, and near enough not to overflow an instant.
-const FAR: Duration = Duration::from_hours(1);
+pub(super) const FAR: Duration = Duration::from_hours(1);
 
 impl Flight {
     pub(crate) fn unsettled(&self) -> usize {

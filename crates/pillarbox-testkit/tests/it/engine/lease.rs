@@ -7,7 +7,7 @@ use pillarbox_core::{
     domain::{NodeId, PartitionSet, Status},
     port::{Joining, OwnStore},
 };
-use pillarbox_testkit::Call;
+use pillarbox_testkit::{Call, probe::Which};
 use tokio::time::Instant;
 
 use super::{Stage, event, keyed, pass, until, write};
@@ -100,4 +100,30 @@ async fn what_a_dead_node_had_is_shared_out_among_the_living() {
     tokio::join!(one.shutdown(), two.shutdown());
     stage.probe.assert_each_once(&ids);
     std::mem::forget(three);
+}
+
+/// O9, decision 6: a key with more waiting events than memory holds keeps its order when its node dies, also what
+/// was in memory against what was not.
+#[tokio::test(start_paused = true)]
+async fn a_key_with_a_long_queue_keeps_its_order_when_its_node_dies() {
+    let stage = Stage::new();
+    let ids = stage.write_cold((0..10).map(|_| keyed("k"))).await;
+    let first = stage.probe.stop(Which::any(), 1);
+    let one = stage.node().lane_capacity(2).start().await.unwrap();
+    first.reached().await;
+    // Long enough for a hold to be written, with the next settle.
+    pass(SECOND).await;
+    let second = stage.probe.stop(Which::any(), 1);
+    first.open();
+    second.reached().await;
+    stage.until_count(Status::Done, 1).await;
+    for call in Call::ALL {
+        (0..50).for_each(|_| stage.faults().hang(call));
+    }
+    let two = stage.another_process().node().lane_capacity(2).start().await.unwrap();
+    stage.until_count(Status::Done, 10).await;
+    two.shutdown().await;
+    stage.probe.assert_in_order_per_key();
+    assert!(ids.iter().all(|id| stage.probe.log().is_done(*id)));
+    std::mem::forget(one);
 }
