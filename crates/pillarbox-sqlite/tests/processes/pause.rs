@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::stage::Stage;
+use crate::stage::{Stage, wait};
 
 #[test]
 fn a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old() {
@@ -42,7 +42,7 @@ fn a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old() {
 
     sleeper.resume();
     let incarnations = || stage.numbers("select count(*) from outbox_partition where owner = ?", "sleeper");
-    stage.wait("its return", || (incarnations() == [128]).then_some(()));
+    wait("its return", || (incarnations() == [128]).then_some(()));
     stage.say("unblock");
     stage.until("its late outcome", |ledger| (ledger.count("stale", "sleeper") > 0).then_some(()));
     // Its worker is free again, and delivers what is new.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::stage::Stage;
+use crate::stage::{Stage, wait};
 
 const MAX_STARTS: usize = 3;
 
@@ -10,7 +10,7 @@ const MAX_STARTS: usize = 3;
 fn supervise(stage: &Stage, task: &Value, dead: i64) -> usize {
     let mut deaths = 0;
     let mut node = stage.start("node", task.clone());
-    stage.wait("the end of the deaths", || {
+    wait("the end of the deaths", || {
         if node.has_ended() {
             deaths += 1;
             assert!(deaths < 30, "it dies without end");

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::stage::Stage;
+use crate::stage::{Stage, wait};
 
 #[test]
 fn a_node_without_room_says_so_and_goes_on_when_there_is_room() {
@@ -18,7 +18,7 @@ fn a_node_without_room_says_so_and_goes_on_when_there_is_room() {
     stage.until("a full disk", |ledger| (ledger.count("refused", "node") > 2).then_some(()));
     let before = stage.orders().len();
     node.raise_file_size();
-    stage.wait("new orders", || (stage.orders().len() > before + 5).then_some(()));
+    wait("new orders", || (stage.orders().len() > before + 5).then_some(()));
     stage.say("stop-writing");
     stage.until("the last write", |ledger| (ledger.count("wrote", "node") > 0).then_some(()));
     let (orders, ledger) = stage.until_all_done();

@@ -90,18 +90,7 @@ impl Stage {
 
     /// Waits until the ledger shows something.
     pub(crate) fn until<T>(&self, what: &str, mut look: impl FnMut(&Ledger) -> Option<T>) -> T {
-        self.wait(what, || look(&self.ledger()))
-    }
-
-    pub(crate) fn wait<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-        let begun = Instant::now();
-        loop {
-            if let Some(seen) = look() {
-                return seen;
-            }
-            assert!(begun.elapsed() < PATIENCE, "waited for {what}");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        wait(what, || look(&self.ledger()))
     }
 
     /// Waits until a node has joined.
@@ -160,6 +149,18 @@ impl Stage {
 
     fn log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+}
+
+/// Waits until something is seen.
+pub(crate) fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(begun.elapsed() < PATIENCE, "waited for {what}");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
