@@ -182,15 +182,14 @@ pub async fn a_retry_does_not_wait_for_the_next_poll<B: Backend>() {
     outbox.shutdown().await;
 }
 
-/// E3: hot and cold delivery hand out the same bytes.
+/// E3, E5: hot and cold delivery hand out the same bytes, headers and tenant.
 pub async fn hot_and_cold_delivery_hand_out_the_same_bytes<B: Backend>() {
     let stage = Stage::<B>::new().await;
     let odd = "{ \"b\":1,\n\t\"a\" : [2.50, \"\\u00e9\u{e9}\"] }";
+    let full = || event().header("source", "web \u{e9}\n").tenant("acme");
     let make = || {
-        [
-            event().payload(Payload::json_text(odd).expect("JSON")),
-            event().payload(Payload::bytes("a/b", vec![0, 255, 10])),
-        ]
+        let text = full().payload(Payload::json_text(odd).expect("JSON"));
+        [text, full().payload(Payload::bytes("a/b", vec![0, 255, 10]))]
     };
     // Nobody delivers yet: these are read from the table.
     let writer = pillarbox_core::Outbox::writer_only(stage.backend.second_handle().await);
@@ -205,6 +204,9 @@ pub async fn hot_and_cold_delivery_hand_out_the_same_bytes<B: Backend>() {
     for (cold, hot) in cold.iter().zip(&hot) {
         let (cold, hot) = (log.event(*cold), log.event(*hot));
         assert_eq!(cold.payload(), hot.payload());
+        for event in [cold, hot] {
+            assert_eq!((event.headers().get("source"), event.tenant_id()), (Some("web \u{e9}\n"), Some("acme")));
+        }
     }
     assert_eq!(log.event(hot[0]).payload().as_text(), Some(odd));
 }
