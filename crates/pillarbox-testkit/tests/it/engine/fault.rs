@@ -157,7 +157,7 @@ async fn reads_that_fail_are_tried_again_and_lose_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_cannot_renew_drops_what_runs_and_comes_back() {
     let stage = Stage::new();
-    let outbox = stage.node().start().await.unwrap();
+    let outbox = stage.node().handler_timeout(HOUR).start().await.unwrap();
     let handler = stage.probe.stop(Which::any(), 2);
     let ids = write(&outbox, [event(), keyed("k"), keyed("k")]).await;
     handler.reached_by(2).await;
@@ -180,7 +180,7 @@ async fn a_node_that_cannot_renew_drops_what_runs_and_comes_back() {
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_hangs_does_not_outlive_the_lease() {
     let stage = Stage::new();
-    let outbox = stage.node().start().await.unwrap();
+    let outbox = stage.node().handler_timeout(HOUR).start().await.unwrap();
     let handler = stage.probe.stop(Which::any(), 1);
     let ids = write(&outbox, [event()]).await;
     handler.reached().await;

@@ -1,7 +1,7 @@
 //! Decision 4: numbers become visible out of order.
 
 use pillarbox_core::port::TransactStore;
-use pillarbox_testkit::Call;
+use pillarbox_testkit::{Call, probe::Which};
 
 use super::{Stage, event, keyed, write};
 
@@ -76,4 +76,25 @@ async fn transactions_that_serialise_on_their_aggregate_keep_their_order() {
         stage.probe.assert_in_order_per_key();
         stage.probe.assert_no_overlap();
     }
+}
+
+/// O8: a lower number that commits late goes to its place among those of its key that wait.
+#[tokio::test(start_paused = true)]
+async fn a_late_commit_goes_before_the_higher_numbers_that_wait() {
+    let stage = Stage::new();
+    let outbox = stage.single().start().await.unwrap();
+    let head = stage.probe.stop(Which::any(), 1);
+    write(&outbox, [keyed("k")]).await;
+    head.reached().await;
+    let mut tx = outbox.store().begin().await.unwrap();
+    let receipt = outbox.write(&mut tx, keyed("k")).await.unwrap();
+    write(&outbox, [keyed("k"), keyed("k")]).await;
+    stage.read_through().await;
+    outbox.store().commit(tx).await.unwrap();
+    receipt.confirm();
+    stage.read_through().await;
+    head.open();
+    stage.probe.wait_for(4).await;
+    outbox.shutdown().await;
+    stage.probe.assert_in_order_per_key();
 }

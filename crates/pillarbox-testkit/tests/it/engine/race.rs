@@ -14,7 +14,7 @@ use pillarbox_core::{
     engine::Receipt,
     port::TransactStore,
 };
-use pillarbox_testkit::{Call, MemoryStore, probe::Which};
+use pillarbox_testkit::{Call, MemoryStore, memory::MemoryTx, probe::Which};
 use tokio::sync::Notify;
 
 use super::{HOUR, ROUTE, Stage, Store, event, keyed, pass, until, write};
@@ -27,6 +27,13 @@ async fn committed(outbox: &Outbox<Store>, count: usize) -> Receipt {
     receipt
 }
 
+/// A number that stays uncommitted: reads begin below it, and see what is in flight above again and again.
+async fn low_number(outbox: &Outbox<Store>) -> MemoryTx {
+    let mut tx = outbox.store().begin().await.unwrap();
+    drop(outbox.write(&mut tx, event()).await.unwrap());
+    tx
+}
+
 /// Decision 5a: the read's snapshot has a row that is settled before the read's rows arrive.
 #[tokio::test(start_paused = true)]
 async fn a_read_that_overlaps_a_settle_delivers_nothing_twice() {
@@ -34,6 +41,7 @@ async fn a_read_that_overlaps_a_settle_delivers_nothing_twice() {
         let stage = Stage::new();
         let outbox = stage.single().start().await.unwrap();
         let of = || if key { keyed("k") } else { event() };
+        let _open = low_number(&outbox).await;
         let handler = stage.probe.stop(Which::any(), 1);
         let mut ids = write(&outbox, [of()]).await;
         handler.reached().await;
@@ -55,6 +63,7 @@ async fn a_read_that_overlaps_a_settle_delivers_nothing_twice() {
 async fn a_read_that_overlaps_many_settles_delivers_nothing_twice() {
     let stage = Stage::new();
     let outbox = stage.single().workers(4).settle_batch(1).start().await.unwrap();
+    let _open = low_number(&outbox).await;
     let last = stage.probe.stop(Which::of_key("last"), 1);
     let first = stage.probe.stop(Which::any(), 3);
     let ids = write(&outbox, [event(), event(), event(), keyed("last")]).await;

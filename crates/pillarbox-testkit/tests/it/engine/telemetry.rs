@@ -272,7 +272,9 @@ async fn gauges_show_the_outbox_as_it_is() {
     assert_eq!((level(name::HOT_DEPTH), level(name::COLD_DEPTH)), (3.0, 2.0));
     let records = ["NEW", "RETRY", "DONE", "DEAD"].map(|status| level(&format!("{}.{status}", name::RECORDS)));
     assert_eq!(records, [8.0, 0.0, 2.0, 1.0]);
-    assert_eq!((level(name::PENDING), level(name::WORST_PARTITION)), (8.0, 3.0));
+    assert_eq!(level(name::PENDING), 8.0);
+    // Those without a key lie anywhere, also there.
+    assert!((3.0..=6.0).contains(&level(name::WORST_PARTITION)));
     let lag = level(name::OLDEST_LAG);
     assert!((19.0..30.0).contains(&lag), "{lag}");
     assert_eq!((level(name::PARTITIONS_OWNED), level(name::LIVE_NODES)), (256.0, 1.0));
@@ -293,7 +295,7 @@ async fn gauges_show_the_outbox_as_it_is() {
     outbox.shutdown().await;
 }
 
-/// P4, M1: outcomes that come after the lease is lost are counted.
+/// P4, M1: outcomes that come after the lease is lost are counted, and the node asks for another at once.
 #[tokio::test(start_paused = true)]
 async fn outcomes_that_come_too_late_are_counted() {
     let (stage, meter) = (Stage::new(), Meter::new());
@@ -310,7 +312,9 @@ async fn outcomes_that_come_too_late_are_counted() {
     stage.store.inner().join(&joining).await.unwrap();
     handler.open();
     until("the fence", || meter.count("pillarbox_stale_settles_total") == 2).await;
-    assert!(stage.probe.log().begun() >= 2);
+    let fenced = tokio::time::Instant::now();
+    stage.until_count(Status::Done, 2).await;
+    assert!(fenced.elapsed() < Duration::from_secs(5), "a new lease after {:?}", fenced.elapsed());
     outbox.shutdown().await;
 }
 
