@@ -59,6 +59,7 @@ pub(crate) struct Inner {
     /// Whose turn it is to write. Fair: first come, first served.
     pub(crate) turn: Arc<Mutex<()>>,
     pub(crate) busy_timeout: Duration,
+    pub(crate) durability: Durability,
     pub(crate) settles: Line,
     pub(crate) lease: Line,
     pub(crate) pages: Line,
@@ -199,6 +200,7 @@ impl Options {
             pool,
             turn: Arc::default(),
             busy_timeout: self.busy_timeout,
+            durability: self.durability,
             seen_version: Mutex::default(),
         })))
     }
@@ -250,6 +252,15 @@ impl SqliteStore {
             return Err(in_memory());
         }
         let mut pooled = self.0.pool.acquire().await.map_err(error::of)?;
+        let synchronous: i64 =
+            sqlx::query_scalar("pragma synchronous").fetch_one(&mut *pooled).await.map_err(error::of)?;
+        if self.0.durability == Durability::Full && synchronous < 2 {
+            return Err(StoreError::new(
+                StoreErrorKind::Rejected,
+                "the pool has synchronous set below full, so a power cut could undo a commit whose event was already \
+                 delivered: set it to full, or accept that with Options::durability(Durability::Normal)",
+            ));
+        }
         let pooled = journal_mode(&mut pooled, "pragma journal_mode").await?;
         if mode == "wal" && pooled == "wal" {
             return Ok(());

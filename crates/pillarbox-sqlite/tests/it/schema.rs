@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use pillarbox_core::port::{Row, StoreErrorKind, TransactStore as _, UpkeepStore as _, WriteStore as _};
-use pillarbox_sqlite::{Options, SqliteStore, VERSION, migrations};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+use pillarbox_sqlite::{Durability, Options, SqliteStore, VERSION, migrations};
+use sqlx::{
+    SqlitePool,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+};
 
 use crate::support::{Outbox, event, new_row, open};
 
@@ -141,4 +144,15 @@ async fn partitions_and_statuses_that_do_not_exist_are_refused_by_the_table() {
     ] {
         assert!(sqlx::query(sql).execute(outbox.pool()).await.is_err(), "{sql}");
     }
+}
+
+#[tokio::test]
+async fn a_pool_that_does_not_wait_for_the_disk_is_refused_unless_that_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteConnectOptions::new().filename(folder.path().join("lazy.db")).create_if_missing(true);
+    let pool = SqlitePool::connect_with(options.synchronous(SqliteSynchronous::Normal)).await.unwrap();
+    let refused = SqliteStore::from_pool(pool.clone()).unwrap().migrate().await.unwrap_err();
+    assert!(refused.to_string().contains("Durability::Normal"), "{refused}");
+    let accepted = Options::new().durability(Durability::Normal).from_pool(pool).unwrap();
+    accepted.migrate().await.unwrap();
 }

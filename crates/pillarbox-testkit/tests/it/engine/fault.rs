@@ -97,7 +97,7 @@ async fn a_database_that_goes_down_and_comes_back_loses_nothing() {
         let stage = Stage::new();
         let outbox = stage.node().start().await.unwrap();
         let slow = stage.probe.stop(Which::of_key("slow"), 1);
-        let of = |n: usize| if n % 2 == 0 { event() } else { keyed(["slow", "a", "b"][n % 3]) };
+        let of = |n: usize| if n.is_multiple_of(2) { event() } else { keyed(["slow", "a", "b"][n % 3]) };
         let mut ids = write(&outbox, (0..40).map(of)).await;
         slow.reached().await;
         stage.faults().go_down();

@@ -78,8 +78,8 @@ async fn through(stage: &Stage, before: Does, after: Does, attempts: u32) -> Vec
     }
     outbox.shutdown().await;
     assert_eq!(stage.row(ids[0]).await.status, ended);
-    let seen = calls.lock().clone();
-    seen
+
+    calls.lock().clone()
 }
 
 /// D6: `before` in the order of registration, `after` in reverse, each told the outcome.
