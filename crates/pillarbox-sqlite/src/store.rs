@@ -261,6 +261,8 @@ impl SqliteStore {
                  delivered: set it to full, or accept that with Options::durability(Durability::Normal)",
             ));
         }
+        // A connection from before the change learns of it with its next read.
+        sqlx::query("select count(*) from sqlite_schema").execute(&mut *pooled).await.map_err(error::of)?;
         let pooled = journal_mode(&mut pooled, "pragma journal_mode").await?;
         if mode == "wal" && pooled == "wal" {
             return Ok(());
