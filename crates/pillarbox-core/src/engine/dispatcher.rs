@@ -221,8 +221,8 @@ impl Worker {
                 true
             }
             Ok(None) => {
-                // Fenced, or no longer pending: nothing to settle, and nothing to deliver.
-                self.put_back(delivery, Duration::ZERO);
+                // Fenced, and then the settle will say so; or no longer pending, and its key goes on without it.
+                self.end(delivery, End { change: Change::Interrupted, then: Then::Next });
                 false
             }
             Err(error) => {
