@@ -91,7 +91,7 @@ pub fn run(case: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(case);
 }
 
-/// Makes a test of every case, for a type that implements [`Backend`](crate::conformance::Backend).
+/// Makes a test of every case, for a type that implements [`Backend`](trait@crate::conformance::Backend).
 ///
 /// A new case is a `pub async fn sentence<B: Backend>()` in a file of this module, and a line in the list here.
 #[macro_export]
