@@ -41,8 +41,8 @@ struct Args {
     /// Where the databases lie. Default: a new folder for temporary files, on a disk if there is one.
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
-    /// How many rounds each ratio is the median of.
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    /// How many rounds each ratio is the median of, 7 at the least.
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(7..))]
     rounds: u32,
     /// Drains this file and prints what it took, for the bench of memory: a fresh process has a clean heap.
     #[arg(long, value_name = "FILE", hide = true)]
@@ -92,7 +92,7 @@ impl Sizes {
 
     fn quick(rounds: usize) -> Self {
         Self {
-            rounds: rounds.min(3),
+            rounds,
             singles: 200,
             hundreds: 30,
             drained: 20_000,

@@ -205,7 +205,7 @@ fn an_interrupt_ends_the_run_in_order_and_says_what_was_done() {
         assert_eq!(child.try_wait().unwrap(), None);
         std::thread::yield_now();
     }
-    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let interrupt = Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
     assert!(interrupt.success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
