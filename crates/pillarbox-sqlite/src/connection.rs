@@ -1,10 +1,13 @@
 //! The store's own connections.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use pillarbox_core::port::StoreError;
 use sqlx::{ConnectOptions as _, Connection as _, Sqlite, SqliteConnection, Transaction, sqlite::SqliteConnectOptions};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
 
 use crate::error;
 
@@ -19,18 +22,30 @@ pub(crate) const BEGIN: &str = "begin immediate";
 #[derive(Debug)]
 pub(crate) struct Line {
     options: SqliteConnectOptions,
-    connection: Mutex<Option<SqliteConnection>>,
+    connection: Arc<Mutex<Option<SqliteConnection>>>,
     broken: AtomicBool,
 }
 
 impl Line {
     pub(crate) fn new(options: SqliteConnectOptions) -> Self {
-        Self { options, connection: Mutex::new(None), broken: AtomicBool::new(false) }
+        Self { options, connection: Arc::default(), broken: AtomicBool::new(false) }
     }
 
     /// Waits for the connection, and opens it if need be.
     pub(crate) async fn enter(&self) -> Result<Entered<'_>, StoreError> {
         let mut slot = self.connection.lock().await;
+        self.ready(&mut slot).await?;
+        Ok(Entered { line: self, slot })
+    }
+
+    /// The same, for a transaction that is handed to the application.
+    pub(crate) async fn enter_owned(&self) -> Result<OwnedMutexGuard<Option<SqliteConnection>>, StoreError> {
+        let mut slot = self.connection.clone().lock_owned().await;
+        self.ready(&mut slot).await?;
+        Ok(slot)
+    }
+
+    async fn ready(&self, slot: &mut Option<SqliteConnection>) -> Result<(), StoreError> {
         if self.broken.swap(false, Ordering::Relaxed) {
             *slot = None;
         }
@@ -47,10 +62,11 @@ impl Line {
         if slot.is_none() {
             *slot = Some(self.options.connect().await.map_err(error::of)?);
         }
-        Ok(Entered { line: self, slot })
+        Ok(())
     }
 
-    fn noted(&self, error: sqlx::Error) -> StoreError {
+    /// Notes what an error says about the connection.
+    pub(crate) fn noted(&self, error: sqlx::Error) -> StoreError {
         if matches!(error, sqlx::Error::WorkerCrashed) {
             self.broken.store(true, Ordering::Relaxed);
         }

@@ -14,7 +14,8 @@
 //! # Connections
 //! | for | how many |
 //! |---|---|
-//! | the application's transactions: a pool | [`Options::pool_size`], 4 by default |
+//! | the application's own statements: a pool | [`Options::pool_size`], 4 by default |
+//! | transactions of [`TransactStore::begin`] | 1; on an application's own pool, that pool's |
 //! | settles, ownership, purges, operators' actions | 1 |
 //! | renewing the lease | 1 |
 //! | reading pages | 1 |

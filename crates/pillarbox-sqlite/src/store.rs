@@ -58,6 +58,9 @@ pub(crate) struct Inner {
     pub(crate) pool: SqlitePool,
     /// Whose turn it is to write. Fair: first come, first served.
     pub(crate) turn: Arc<Mutex<()>>,
+    /// The one connection of [`TransactStore::begin`](pillarbox_core::port::TransactStore::begin), if the pool is
+    /// the store's own.
+    pub(crate) writer: Option<Arc<Line>>,
     pub(crate) busy_timeout: Duration,
     pub(crate) durability: Durability,
     pub(crate) settles: Line,
@@ -141,7 +144,7 @@ impl Options {
                 Box::pin(async move { Ok(idle) })
             })
             .connect_lazy_with(connect.clone());
-        let store = self.assemble(pool, &connect)?;
+        let store = self.assemble(pool, &connect, true)?;
         store.use_wal().await?;
         Ok(store)
     }
@@ -150,7 +153,7 @@ impl Options {
     /// The file is put into WAL mode by [`migrate`](pillarbox_core::port::UpkeepStore::migrate).
     pub fn from_pool(self, pool: SqlitePool) -> Result<SqliteStore, StoreError> {
         let connect = self.own_options(pool.connect_options().as_ref().clone());
-        self.assemble(pool, &connect)
+        self.assemble(pool, &connect, false)
     }
 
     fn connect_options(&self, path_or_url: &str) -> Result<SqliteConnectOptions, StoreError> {
@@ -176,7 +179,7 @@ impl Options {
             .pragma("cache_size", "-16384")
     }
 
-    fn assemble(self, pool: SqlitePool, connect: &SqliteConnectOptions) -> Result<SqliteStore, StoreError> {
+    fn assemble(self, pool: SqlitePool, connect: &SqliteConnectOptions, own: bool) -> Result<SqliteStore, StoreError> {
         let prefix = Prefix::new(&self.prefix)?;
         // They read and write in sequence, a page or a batch at a time: more would only be memory.
         let connect = connect.clone().pragma("cache_size", "-4096");
@@ -199,6 +202,7 @@ impl Options {
             prefix,
             pool,
             turn: Arc::default(),
+            writer: own.then(|| Arc::new(line("write"))),
             busy_timeout: self.busy_timeout,
             durability: self.durability,
             seen_version: Mutex::default(),
@@ -224,7 +228,7 @@ impl SqliteStore {
         Options::new().from_pool(pool)
     }
 
-    /// The pool of the application's transactions, for its own statements.
+    /// The pool for the application's own statements and transactions.
     pub fn pool(&self) -> &SqlitePool {
         &self.0.pool
     }

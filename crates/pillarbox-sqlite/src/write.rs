@@ -1,16 +1,26 @@
 //! Inserting events in the application's transaction.
 
-use std::ops::{Deref, DerefMut};
+use std::{
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
 
 use pillarbox_core::domain::{Event, Seq};
 use pillarbox_core::port::{BoxFuture, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore};
 use sqlx::{
-    Arguments as _, Connection as _, SqlStr, Sqlite, SqliteConnection, Transaction, pool::PoolConnection,
-    sqlite::SqliteArguments,
+    Arguments as _, Connection as _, SqlStr, Sqlite, SqliteConnection, Transaction,
+    pool::PoolConnection,
+    sqlite::{SqliteArguments, SqliteTransactionManager},
 };
+use sqlx_core::transaction::TransactionManager as _;
 use tokio::sync::OwnedMutexGuard;
 
-use crate::{SqliteStore, connection::BEGIN, error, tables::Prefix};
+use crate::{
+    SqliteStore,
+    connection::{BEGIN, Line},
+    error,
+    tables::Prefix,
+};
 
 /// Inserts of some numbers of rows: any number of rows takes a few statements, and each is prepared once.
 #[derive(Debug)]
@@ -139,21 +149,82 @@ impl WriteStore<SqliteTransaction> for SqliteStore {
 #[derive(Debug)]
 pub struct SqliteTransaction {
     // Before the turn: the rollback of a dropped transaction is queued before the next writer begins.
-    transaction: Transaction<'static, Sqlite>,
+    transaction: Held,
     _turn: OwnedMutexGuard<()>,
+}
+
+#[derive(Debug)]
+enum Held {
+    /// On the application's pool.
+    Pooled(Transaction<'static, Sqlite>),
+    /// On the store's own connection for this.
+    Own(Own),
+}
+
+/// A transaction on a connection that stays with the store. A pool would hand out its connections in turn, and
+/// each would find its page cache outdated by the others.
+#[derive(Debug)]
+struct Own {
+    line: Arc<Line>,
+    connection: OwnedMutexGuard<Option<SqliteConnection>>,
+    open: bool,
+}
+
+impl Own {
+    async fn begin(line: Arc<Line>) -> Result<Self, StoreError> {
+        let connection = line.enter_owned().await?;
+        // Open from here on: a begin that is cut off is rolled back like any other.
+        let mut own = Self { line, connection, open: true };
+        let begun = SqliteTransactionManager::begin(own.connection()?, Some(SqlStr::from_static(BEGIN))).await;
+        begun.map_err(|error| {
+            own.open = false;
+            own.line.noted(error)
+        })?;
+        Ok(own)
+    }
+
+    async fn commit(mut self) -> Result<(), StoreError> {
+        SqliteTransactionManager::commit(self.connection()?).await.map_err(error::of_commit)?;
+        self.open = false;
+        Ok(())
+    }
+
+    async fn rollback(mut self) -> Result<(), StoreError> {
+        SqliteTransactionManager::rollback(self.connection()?).await.map_err(error::of)?;
+        self.open = false;
+        Ok(())
+    }
+
+    fn connection(&mut self) -> Result<&mut SqliteConnection, StoreError> {
+        self.connection.as_mut().ok_or_else(|| error::of(sqlx::Error::WorkerCrashed))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let (true, Some(connection)) = (self.open, self.connection.as_mut()) {
+            SqliteTransactionManager::start_rollback(connection);
+        }
+    }
 }
 
 impl Deref for SqliteTransaction {
     type Target = SqliteConnection;
 
     fn deref(&self) -> &SqliteConnection {
-        &self.transaction
+        match &self.transaction {
+            Held::Pooled(transaction) => transaction,
+            Held::Own(own) => own.connection.as_ref().expect("a transaction has its connection"),
+        }
     }
 }
 
 impl DerefMut for SqliteTransaction {
     fn deref_mut(&mut self) -> &mut SqliteConnection {
-        &mut self.transaction
+        match &mut self.transaction {
+            Held::Pooled(transaction) => transaction,
+            Held::Own(own) => own.connection.as_mut().expect("a transaction has its connection"),
+        }
     }
 }
 
@@ -173,24 +244,42 @@ impl SqliteStore {
     }
 }
 
+impl SqliteStore {
+    /// Waits for the turn to write, but not for ever: two transactions of one task would wait for each other.
+    async fn turn(&self) -> Result<OwnedMutexGuard<()>, StoreError> {
+        // Fair all the same: while others wait, there is nothing to be had at once.
+        if let Ok(turn) = self.0.turn.clone().try_lock_owned() {
+            return Ok(turn);
+        }
+        tokio::time::timeout(self.0.busy_timeout, self.0.turn.clone().lock_owned()).await.map_err(|_| {
+            StoreError::new(
+                StoreErrorKind::Unavailable,
+                "another transaction of this process held the write lock for longer than the busy timeout",
+            )
+        })
+    }
+}
+
 impl TransactStore for SqliteStore {
     type Connection = SqliteConnection;
     type Tx = SqliteTransaction;
 
     fn begin(&self) -> BoxFuture<'_, Result<SqliteTransaction, StoreError>> {
         Box::pin(async {
-            // The connection first: who waits for a full pool must not keep the turn from the others.
-            let connection = self.acquire().await?;
-            let turn = self.0.turn.clone().lock_owned();
-            // Two transactions of one task would wait for each other without end.
-            let turn = tokio::time::timeout(self.0.busy_timeout, turn).await.map_err(|_| {
-                StoreError::new(
-                    StoreErrorKind::Unavailable,
-                    "another transaction of this process held the write lock for longer than the busy timeout",
-                )
-            })?;
-            let transaction =
-                Transaction::begin(connection, Some(SqlStr::from_static(BEGIN))).await.map_err(error::of)?;
+            // The pool's connection first: who waits for a full pool must not keep the turn from the others.
+            let pooled = if self.0.writer.is_none() { Some(self.acquire().await?) } else { None };
+            let turn = self.turn().await?;
+            let transaction = match (pooled, &self.0.writer) {
+                (None, Some(line)) => Held::Own(Own::begin(line.clone()).await?),
+                (pooled, _) => {
+                    let connection = match pooled {
+                        Some(connection) => connection,
+                        None => self.acquire().await?,
+                    };
+                    let begun = Transaction::begin(connection, Some(SqlStr::from_static(BEGIN))).await;
+                    Held::Pooled(begun.map_err(error::of)?)
+                }
+            };
             Ok(SqliteTransaction { transaction, _turn: turn })
         })
     }
@@ -198,14 +287,20 @@ impl TransactStore for SqliteStore {
     fn commit(&self, tx: SqliteTransaction) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
             let SqliteTransaction { transaction, _turn } = tx;
-            transaction.commit().await.map_err(error::of_commit)
+            match transaction {
+                Held::Pooled(transaction) => transaction.commit().await.map_err(error::of_commit),
+                Held::Own(own) => own.commit().await,
+            }
         })
     }
 
     fn rollback(&self, tx: SqliteTransaction) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
             let SqliteTransaction { transaction, _turn } = tx;
-            transaction.rollback().await.map_err(error::of)
+            match transaction {
+                Held::Pooled(transaction) => transaction.rollback().await.map_err(error::of),
+                Held::Own(own) => own.rollback().await,
+            }
         })
     }
 }
