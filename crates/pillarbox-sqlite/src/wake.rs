@@ -12,8 +12,12 @@ use crate::SqliteStore;
 const INTERVAL: Duration = Duration::from_millis(10);
 
 impl WakeStore for SqliteStore {
-    fn hint(&self, _partitions: PartitionSet) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn wants_hints(&self) -> bool {
         // The commit itself is the hint: every other process sees the file's version change.
+        false
+    }
+
+    fn hint(&self, _partitions: PartitionSet) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async { Ok(()) })
     }
 

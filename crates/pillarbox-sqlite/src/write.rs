@@ -5,12 +5,13 @@ use std::{
     sync::Arc,
 };
 
+use futures_util::TryStreamExt as _;
 use pillarbox_core::domain::{Event, Seq};
 use pillarbox_core::port::{BoxFuture, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore};
 use sqlx::{
-    Arguments as _, Connection as _, SqlStr, Sqlite, SqliteConnection, Transaction,
+    Arguments as _, Connection as _, Either, Executor as _, SqlStr, Sqlite, SqliteConnection, Transaction,
     pool::PoolConnection,
-    sqlite::{SqliteArguments, SqliteTransactionManager},
+    sqlite::{SqliteArguments, SqliteQueryResult, SqliteTransactionManager},
 };
 use sqlx_core::transaction::TransactionManager as _;
 use tokio::sync::OwnedMutexGuard;
@@ -63,7 +64,7 @@ impl SqliteStore {
             for row in chunk {
                 bind(&mut arguments, row).map_err(|error| error::of(sqlx::Error::Encode(error)))?;
             }
-            let done = sqlx::query_with(sql.clone(), arguments).execute(&mut *tx).await.map_err(error::of)?;
+            let done = execute(tx, sql.clone(), arguments).await.map_err(error::of)?;
             // The one writer's statement numbers its rows without a gap, in their order.
             let last = done.last_insert_rowid();
             let first = last - i64::try_from(count).unwrap_or(0) + 1;
@@ -71,6 +72,22 @@ impl SqliteStore {
         }
         Ok(seqs)
     }
+}
+
+/// Runs one statement, and returns with its result. The driver's own `execute` waits for the end of the results
+/// too: one more wake-up between two threads, which its thread may as well use to ready itself for the next command.
+async fn execute(
+    connection: &mut SqliteConnection,
+    sql: SqlStr,
+    arguments: SqliteArguments,
+) -> Result<SqliteQueryResult, sqlx::Error> {
+    let mut results = connection.fetch_many(sqlx::query_with(sql, arguments));
+    while let Some(result) = results.try_next().await? {
+        if let Either::Left(done) = result {
+            return Ok(done);
+        }
+    }
+    Err(sqlx::Error::WorkerCrashed)
 }
 
 fn bind(arguments: &mut SqliteArguments, row: &NewRow) -> Result<(), sqlx::error::BoxDynError> {

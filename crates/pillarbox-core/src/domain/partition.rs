@@ -1,6 +1,6 @@
 //! The 256 partitions: who delivers an event is decided by the partition it lies in.
 
-use std::fmt;
+use std::{fmt, ops::BitOrAssign};
 
 use super::Key;
 
@@ -81,6 +81,14 @@ impl FromIterator<Partition> for PartitionSet {
             set.insert(partition);
         }
         set
+    }
+}
+
+impl BitOrAssign for PartitionSet {
+    fn bitor_assign(&mut self, other: Self) {
+        for (word, more) in self.0.iter_mut().zip(other.0) {
+            *word |= more;
+        }
     }
 }
 

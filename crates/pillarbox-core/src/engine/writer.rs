@@ -135,6 +135,7 @@ impl Writer {
         let shared = &self.shared;
         let created_at = shared.database_time();
         let expires = begun + shared.settings.reservation_ttl;
+        let hints = shared.store.wants_hints();
         let mut announce = Announce::default();
         let mut reserved = Vec::new();
         let mut flight = shared.flight.lock();
@@ -143,7 +144,9 @@ impl Writer {
             if event.is_delayed() {
                 announce.delayed += 1;
             } else if !owned {
-                announce.elsewhere.insert(partition);
+                if hints {
+                    announce.elsewhere.insert(partition);
+                }
             } else if event.key().is_some() {
                 announce.reader = true;
             } else if let Some(epoch) = flight.reserve(seq, partition, expires) {
@@ -219,11 +222,7 @@ impl Written {
             shared.read.notify_one();
         }
         if !self.announce.elsewhere.is_empty() {
-            let mut hinted = shared.hinted.lock();
-            self.announce.elsewhere.iter().for_each(|partition| {
-                hinted.insert(partition);
-            });
-            drop(hinted);
+            *shared.hinted.lock() |= self.announce.elsewhere;
             shared.hints.notify_one();
         }
         for hook in std::mem::take(&mut self.hooks) {

@@ -6,6 +6,12 @@ use crate::domain::PartitionSet;
 /// Wake-ups between processes on one database. They are hints: they may come late, twice or not at all,
 /// and polling is what correctness rests on.
 pub trait WakeStore: Send + Sync {
+    /// Whether [`hint`](Self::hint) does anything. Where every commit is news by itself it does not, and
+    /// nobody is woken to call it.
+    fn wants_hints(&self) -> bool {
+        true
+    }
+
     /// Tells the owners of these partitions in other processes that something was committed. Called outside
     /// any transaction, and coalesced by the caller.
     fn hint(&self, partitions: PartitionSet) -> BoxFuture<'_, Result<(), StoreError>>;

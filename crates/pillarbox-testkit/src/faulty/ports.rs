@@ -166,6 +166,10 @@ impl<S: AdminStore> AdminStore for Faulty<S> {
 }
 
 impl<S: WakeStore> WakeStore for Faulty<S> {
+    fn wants_hints(&self) -> bool {
+        self.store.wants_hints()
+    }
+
     fn hint(&self, partitions: PartitionSet) -> Answer<'_, ()> {
         self.faults.around(Call::Hint, self.store.hint(partitions))
     }
