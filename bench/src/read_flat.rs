@@ -51,7 +51,7 @@ impl Side {
         if pending(&store, 0).await? != i64::try_from(PAGE)? {
             return Err("the table is not as it was prepared".into());
         }
-        Ok(Self { position: Position { seq: Seq(row.try_get(0)?), token: None }, store, _file: file })
+        Ok(Self { position: Position::at(Seq(row.try_get(0)?)), store, _file: file })
     }
 
     /// The time of a page in microseconds, the mean of many.

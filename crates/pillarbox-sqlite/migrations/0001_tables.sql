@@ -51,8 +51,7 @@ create table {instance} (
     until integer not null,
     routes text not null,
     in_flight integer not null,
-    position_seq integer,
-    position_token text,
+    mark integer,
     started_at integer not null default {now}
 );
 
@@ -60,8 +59,7 @@ create table {partition} (
     number integer primary key check (number between 0 and 255),
     owner text,
     epoch integer not null default 0,
-    position_seq integer not null default 0,
-    position_token text,
+    mark integer not null default 0,
     suspects integer not null default 0
 );
 insert into {partition} (number)

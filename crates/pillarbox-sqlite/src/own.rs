@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use pillarbox_core::domain::{Epoch, Incarnation, Lease, NodeId, Partition, PartitionSet, Seq};
-use pillarbox_core::port::{BoxFuture, Joining, NodeView, OwnStore, Position, Released, Renewal, StoreError, Taken};
+use pillarbox_core::port::{BoxFuture, Joining, NodeView, OwnStore, Released, Renewal, StoreError, Taken};
 use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
 
 use crate::{SqliteStore, error, row, tables::statements};
@@ -19,8 +19,7 @@ statements!(OwnSql {
     lapsed: "select incarnation, id from {instance} where until <= {now} and incarnation <> ? order by incarnation",
     /// Frees a node's partitions after an unclean end.
     free: "update {partition} set owner = null, epoch = epoch + 1,
-            position_seq = coalesce(node.position_seq, {partition}.position_seq),
-            position_token = iif(node.position_seq is null, {partition}.position_token, node.position_token),
+            mark = coalesce(node.mark, {partition}.mark),
             suspects = max(suspects, node.in_flight)
         from {instance} as node
         where node.incarnation = ? and owner = node.id",
@@ -33,21 +32,17 @@ statements!(OwnSql {
     owners: "select json_group_array(owner) from (select owner from {partition} order by number)",
     take: "update {partition} set owner = ?1, epoch = epoch + 1
         where (owner is null or owner = ?1) and number in (select value from json_each(?2))
-        returning number, epoch, position_seq, position_token, suspects",
+        returning number, epoch, mark, suspects",
     /// By primary key.
-    lower: "update {instance} set position_seq = ?1, position_token = ?2
-        where incarnation = ?3 and position_seq > ?1",
-    release: "update {partition} set owner = null, position_seq = ?, position_token = ?, suspects = given.value ->> 1
+    lower: "update {instance} set mark = ?1 where incarnation = ?2 and mark > ?1",
+    release: "update {partition} set owner = null, mark = ?, suspects = given.value ->> 1
         from json_each(?) as given
         where number = given.value ->> 0 and owner = ?",
-    /// The position given, else the node's, else the partition's own.
+    /// The mark given, else the node's, else the partition's own.
     abandon: "update {partition} set owner = null, suspects = 0,
-            position_seq = coalesce(?1, node.position_seq, {partition}.position_seq),
-            position_token = case when ?1 is not null then ?2
-                when node.position_seq is not null then node.position_token
-                else {partition}.position_token end
+            mark = coalesce(?1, node.mark, {partition}.mark)
         from {instance} as node
-        where node.incarnation = ?3 and owner = node.id",
+        where node.incarnation = ?2 and owner = node.id",
 });
 
 impl OwnStore for SqliteStore {
@@ -145,11 +140,10 @@ impl OwnStore for SqliteStore {
                 .map_err(error::of)?;
             let mut taken = rows.iter().map(taken).collect::<Result<Vec<_>, _>>().map_err(error::of)?;
             taken.sort_unstable_by_key(|taken| taken.partition);
-            if let Some(lowest) = taken.iter().map(|taken| &taken.position).min_by_key(|position| position.seq) {
-                // The node's position is handed on with all its partitions: it must hold for these, too.
+            if let Some(lowest) = taken.iter().map(|taken| taken.mark).min() {
+                // The node's mark is handed on with all its partitions: it must hold for these, too.
                 sqlx::query(self.0.sql.own.lower.clone())
-                    .bind(lowest.seq.0)
-                    .bind(lowest.token.as_deref())
+                    .bind(lowest.0)
                     .bind(lease.incarnation.0)
                     .execute(&mut *tx)
                     .await
@@ -164,7 +158,7 @@ impl OwnStore for SqliteStore {
         &'a self,
         lease: &'a Lease,
         partitions: &'a [Released],
-        position: &'a Position,
+        mark: Seq,
     ) -> BoxFuture<'a, Result<Option<()>, StoreError>> {
         Box::pin(async move {
             let (_turn, mut entered) = self.write_on(&self.0.settles).await?;
@@ -174,8 +168,7 @@ impl OwnStore for SqliteStore {
             }
             let given: Vec<_> = partitions.iter().map(|given| (given.partition.0, given.suspects)).collect();
             sqlx::query(self.0.sql.own.release.clone())
-                .bind(position.seq.0)
-                .bind(position.token.as_deref())
+                .bind(mark.0)
                 .bind(serde_json::to_string(&given).unwrap_or_default())
                 .bind(lease.node.as_str())
                 .execute(&mut *tx)
@@ -186,11 +179,7 @@ impl OwnStore for SqliteStore {
         })
     }
 
-    fn leave<'a>(
-        &'a self,
-        lease: &'a Lease,
-        position: Option<&'a Position>,
-    ) -> BoxFuture<'a, Result<Option<()>, StoreError>> {
+    fn leave<'a>(&'a self, lease: &'a Lease, mark: Option<Seq>) -> BoxFuture<'a, Result<Option<()>, StoreError>> {
         Box::pin(async move {
             let (_turn, mut entered) = self.write_on(&self.0.settles).await?;
             let mut tx = entered.begin().await?;
@@ -198,8 +187,7 @@ impl OwnStore for SqliteStore {
                 return Ok(None);
             }
             sqlx::query(self.0.sql.own.abandon.clone())
-                .bind(position.map(|position| position.seq.0))
-                .bind(position.and_then(|position| position.token.as_deref()))
+                .bind(mark.map(|mark| mark.0))
                 .bind(lease.incarnation.0)
                 .execute(&mut *tx)
                 .await
@@ -247,8 +235,8 @@ fn taken(row: &SqliteRow) -> Result<Taken, sqlx::Error> {
     Ok(Taken {
         partition: row::partition(row, 0)?,
         epoch: Epoch(row.try_get(1)?),
-        position: Position { seq: Seq(row.try_get(2)?), token: row.try_get::<Option<&str>, _>(3)?.map(Into::into) },
-        suspects: u32::try_from(row.try_get::<i64, _>(4)?).unwrap_or(u32::MAX),
+        mark: Seq(row.try_get(2)?),
+        suspects: u32::try_from(row.try_get::<i64, _>(3)?).unwrap_or(u32::MAX),
     })
 }
 

@@ -11,7 +11,10 @@ use std::{
 use pillarbox_core::{
     Delivery, Event, Outbox,
     domain::{Key, NodeId, Partition, PartitionSet, Seq, Status},
-    port::{AdminStore as _, Candidate, Joining, OwnStore as _, Query, ReadStore as _, Scan, Taken, UpkeepStore as _},
+    port::{
+        AdminStore as _, Candidate, Joining, OwnStore as _, Position, Query, ReadStore as _, Scan, Taken,
+        UpkeepStore as _,
+    },
 };
 use sqlx::{AssertSqlSafe, Row as _};
 
@@ -90,7 +93,7 @@ async fn costs(store: &SqliteStore, taken: &[Taken]) -> Vec<(&'static str, u64)>
     }
     let cost = || steps.swap(0, Ordering::Relaxed);
     let mut all = |_: Candidate<'_>| true;
-    let after = taken.iter().map(|taken| &taken.position).min_by_key(|position| position.seq).unwrap();
+    let after = &Position::at(taken.iter().map(|taken| taken.mark).min().unwrap());
     cost();
     let mut costs = Vec::new();
 
@@ -168,7 +171,7 @@ async fn reads_cost_the_same_behind_200_000_finished_rows() {
         // Under the same name: the lease of the one before ends here, as if its process were gone.
         let taken = take_all(&store, "n").await;
         drop(outbox);
-        assert!(taken.iter().all(|taken| taken.position.seq >= Seq(200_000)), "{end}");
+        assert!(taken.iter().all(|taken| taken.mark >= Seq(200_000)), "{end}");
         run(&store, PENDING).await;
         for ((name, with), (_, without)) in costs(&store, &taken).await.into_iter().zip(none) {
             println!("{name} after {end}: {with} steps, {without} without finished rows");

@@ -230,7 +230,7 @@ impl SqliteStore {
                 break;
             }
         }
-        Ok(Page { rows, position: Position { seq: last, token: None }, more, now })
+        Ok(Page { rows, position: Position::at(last), more, now })
     }
 
     async fn read_due(
@@ -303,7 +303,7 @@ impl SqliteStore {
     async fn read_suspects(&self, connection: &mut SqliteConnection, taken: &[Taken]) -> Result<Vec<Seq>, sqlx::Error> {
         let unclean = || taken.iter().filter(|taken| taken.suspects > 0);
         let (Some(most), Some(after)) =
-            (unclean().map(|taken| taken.suspects).max(), unclean().map(|taken| taken.position.seq).min())
+            (unclean().map(|taken| taken.suspects).max(), unclean().map(|taken| taken.mark).min())
         else {
             return Ok(Vec::new());
         };

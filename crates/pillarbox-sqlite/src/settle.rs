@@ -9,8 +9,8 @@ use sqlx::{Row as _, SqlStr, SqliteConnection};
 use crate::{SqliteStore, error, own::micros, row, tables::statements};
 
 statements!(SettleSql {
-    /// The fence and the position in one. By primary key.
-    advance: "update {instance} set position_seq = ?, position_token = ?
+    /// The fence and the mark in one. By primary key.
+    advance: "update {instance} set mark = ?
         where incarnation = ? and id = ? and until > {now}",
     epochs: "select json_group_array(iif(owner = ?, epoch, null))
         from (select owner, epoch from {partition} order by number)",
@@ -114,12 +114,11 @@ impl SqliteStore {
     }
 
     async fn fence(&self, tx: &mut SqliteConnection, lease: &Lease, batch: &Batch) -> Result<bool, StoreError> {
-        let Some(position) = &batch.position else {
+        let Some(mark) = batch.mark else {
             return self.in_force(tx, lease).await;
         };
         let advanced = sqlx::query(self.0.sql.settle.advance.clone())
-            .bind(position.seq.0)
-            .bind(position.token.as_deref())
+            .bind(mark.0)
             .bind(lease.incarnation.0)
             .bind(lease.node.as_str())
             .execute(tx)

@@ -156,20 +156,20 @@ impl Node {
 
     /// Gives the partitions to whoever wants them next.
     async fn leave(&self) {
-        let (lease, released, position) = {
+        let (lease, released, mark) = {
             let mut flight = self.shared.flight.lock();
             let Some(lease) = flight.owned.lease().cloned() else {
                 return;
             };
             let known = flight.owned.known();
-            let (released, position) = flight.give_up(known, self.shared.settings.in_flight_bound());
+            let (released, mark) = flight.give_up(known, self.shared.settings.in_flight_bound());
             flight.lose_everything();
-            (lease, released, position)
+            (lease, released, mark)
         };
         let store = &self.shared.store;
         let leaving = async {
             if !released.is_empty() {
-                store.release(&lease, &released, &position).await?;
+                store.release(&lease, &released, mark).await?;
             }
             store.leave(&lease, None).await
         };

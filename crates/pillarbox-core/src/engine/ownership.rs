@@ -136,7 +136,7 @@ impl Ownership {
                 return Ok(self.lost(lease, "its lease was gone at a renewal"));
             };
             if !self.share(lease, &renewal).await? {
-                // A settle that stores a position is under way: look again when it is over.
+                // A settle that stores a mark is under way: look again when it is over.
                 self.renew_at = Instant::now() + SOON;
             }
         }
@@ -209,13 +209,13 @@ impl Ownership {
         Ok(true)
     }
 
-    /// `false` if a settle that stores a position is in the way.
+    /// `false` if a settle that stores a mark is in the way.
     async fn take(&self, lease: &Lease, wanted: PartitionSet) -> Result<bool, StoreError> {
         let shared = &self.shared;
         if !shared.flight.lock().begin_taking() {
             return Ok(false);
         }
-        // After an error the taking goes on: until its outcome is known, no position may be stored.
+        // After an error the taking goes on: until its outcome is known, no mark may be stored.
         match shared.store.take(lease, wanted).await? {
             Some(taken) => {
                 tracing::info!(node = %lease.node, partitions = taken.len(), "partitions were taken");
@@ -232,7 +232,7 @@ impl Ownership {
     /// Gives up the leaving partitions whose deliveries have settled.
     async fn hand_over(&mut self, lease: &Lease) -> Result<(), StoreError> {
         let shared = &self.shared;
-        let (released, position, quiet) = {
+        let (released, mark, quiet) = {
             let mut flight = shared.flight.lock();
             let quiet: PartitionSet = self.leaving.iter().filter(|p| flight.is_quiet(*p)).collect();
             if quiet.is_empty() {
@@ -240,8 +240,8 @@ impl Ownership {
                 shared.outcomes.notify_one();
                 return Ok(());
             }
-            let (released, position) = flight.give_up(quiet, shared.settings.in_flight_bound());
-            (released, position, quiet)
+            let (released, mark) = flight.give_up(quiet, shared.settings.in_flight_bound());
+            (released, mark, quiet)
         };
         // Forgotten here before it is released there. After an error the next renewal shows whether it is still
         // this node's: then it is taken again, from where it began. A second release would not know what was
@@ -249,7 +249,7 @@ impl Ownership {
         for partition in quiet.iter() {
             self.leaving.remove(partition);
         }
-        if shared.store.release(lease, &released, &position).await?.is_none() {
+        if shared.store.release(lease, &released, mark).await?.is_none() {
             self.lost(lease, "its lease was gone at a release");
             return Ok(());
         }

@@ -11,7 +11,7 @@
 //! process, by news from another, by the next due time, and by room in the cold queue.
 //!
 //! Nothing is written here, so a crash between any two steps loses nothing: the next owner begins at the
-//! stored position, which the settler keeps below everything that only this memory knows.
+//! stored mark, which the settler keeps below everything that only this memory knows.
 
 use std::sync::Arc;
 

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use super::{BoxFuture, Position, StoreError};
-use crate::domain::{Epoch, Lease, NodeId, Partition, PartitionSet};
+use super::{BoxFuture, StoreError};
+use crate::domain::{Epoch, Lease, NodeId, Partition, PartitionSet, Seq};
 
 /// What a node tells about itself when it joins.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ pub struct Taken {
     pub epoch: Epoch,
     /// Where its reading goes on: nothing at or below is waiting, but for what `ReadStore::recall` and
     /// `ReadStore::due` find.
-    pub position: Position,
+    pub mark: Seq,
     /// How many of its oldest and newest events are suspects, because the last owner ended uncleanly; 0
     /// after a clean release.
     pub suspects: u32,
@@ -78,31 +78,27 @@ pub trait OwnStore: Send + Sync {
     fn renew<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> BoxFuture<'a, Result<Option<Renewal>, StoreError>>;
 
     /// Expels every node whose lease has lapsed, by the database's clock: ends its incarnation, then frees
-    /// its partitions with a raised epoch, its last position and its number of suspects. Returns whom.
+    /// its partitions with a raised epoch, its last mark and its number of suspects. Returns whom.
     fn expel<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Option<Vec<NodeId>>, StoreError>>;
 
     /// Takes those of the partitions that are free, or this node's already (the answer of an earlier call may
     /// have been lost), raises their epochs, and leaves the others. In the same transaction the node's
-    /// stored position is lowered to the lowest of theirs: it must hold for all partitions of the node.
+    /// stored mark is lowered to the lowest of theirs: it must hold for all partitions of the node.
     fn take<'a>(
         &'a self,
         lease: &'a Lease,
         partitions: PartitionSet,
     ) -> BoxFuture<'a, Result<Option<Vec<Taken>>, StoreError>>;
 
-    /// Gives up partitions; those that are not this node's are left alone. `position` is where their
+    /// Gives up partitions; those that are not this node's are left alone. `mark` is where their
     /// reading goes on.
     fn release<'a>(
         &'a self,
         lease: &'a Lease,
         partitions: &'a [Released],
-        position: &'a Position,
+        mark: Seq,
     ) -> BoxFuture<'a, Result<Option<()>, StoreError>>;
 
     /// Ends the lease cleanly. What the node still owns becomes free as in `release`, with no suspects.
-    fn leave<'a>(
-        &'a self,
-        lease: &'a Lease,
-        position: Option<&'a Position>,
-    ) -> BoxFuture<'a, Result<Option<()>, StoreError>>;
+    fn leave<'a>(&'a self, lease: &'a Lease, mark: Option<Seq>) -> BoxFuture<'a, Result<Option<()>, StoreError>>;
 }

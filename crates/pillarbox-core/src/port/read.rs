@@ -14,26 +14,35 @@ use std::time::Duration;
 use super::{BoxFuture, StoreError};
 use crate::domain::{Epoch, Key, Lease, Partition, PartitionSet, Record, Seq, Timestamp};
 
-/// How far the reading has come: the low-water mark, with what the store needs beside it.
+/// How far the reading of one node has come. It lives in that node's memory; what is stored, and handed to
+/// the next owner, is its `mark` alone.
 ///
-/// Nothing at or below `seq` can still become visible, except as the store's own `token` tells it to probe.
-/// A position whose `seq` was lowered is valid too: it reads more than it must.
+/// Nothing between `mark` and `seq` can still become visible, except as the store's own `token` tells it to
+/// probe; nothing at or below `mark` can at all. A position that was lowered is valid too: it reads more than it
+/// must.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// The low-water mark.
+    /// Pages have been read up to here.
     pub seq: Seq,
+    /// The low-water mark: `seq`, or less while transactions are open that may have taken a lower number.
+    pub mark: Seq,
     /// Whatever the store wants to be given back with it.
     pub token: Option<Box<str>>,
 }
 
 impl Position {
     /// Before the first event.
-    pub const START: Self = Self { seq: Seq(0), token: None };
+    pub const START: Self = Self { seq: Seq(0), mark: Seq(0), token: None };
 
-    /// This position, lowered to `seq` if it lies above.
-    #[must_use]
-    pub fn at_most(&self, seq: Seq) -> Self {
-        Self { seq: self.seq.min(seq), token: self.token.clone() }
+    /// A position below which nothing can become visible.
+    pub const fn at(mark: Seq) -> Self {
+        Self { seq: mark, mark, token: None }
+    }
+
+    /// Lowers the position to the mark of a partition that joins the reading, if it lies above.
+    pub fn lower(&mut self, mark: Seq) {
+        self.seq = self.seq.min(mark);
+        self.mark = self.mark.min(mark);
     }
 }
 
@@ -258,13 +267,13 @@ pub struct Batch {
     /// Changes to the holds, applied after the outcomes, in order.
     pub holds: Vec<HoldChange>,
     /// How far the node has come: kept with its lease, and handed to whoever takes its partitions.
-    pub position: Option<Position>,
+    pub mark: Option<Seq>,
 }
 
 impl Batch {
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
-        self.outcomes.is_empty() && self.holds.is_empty() && self.position.is_none()
+        self.outcomes.is_empty() && self.holds.is_empty() && self.mark.is_none()
     }
 }
 

@@ -9,8 +9,8 @@ use std::{
 
 use pillarbox_core::domain::PartitionSet;
 use pillarbox_core::port::{
-    Batch, Change, OwnStore as _, Position, ReadStore as _, Settled, StoreErrorKind, TransactStore as _,
-    WakeStore as _, WriteStore as _,
+    Batch, Change, OwnStore as _, ReadStore as _, Settled, StoreErrorKind, TransactStore as _, WakeStore as _,
+    WriteStore as _,
 };
 use pillarbox_sqlite::Options;
 
@@ -90,7 +90,7 @@ async fn a_settle_that_is_cut_off_anywhere_happens_whole_or_not_at_all() {
         outbox.write([event(), event()]).await;
         let page = outbox.page_after(0).await;
         let outcomes = page.rows.iter().map(|row| outcome(row, &taken, Change::Delete)).collect();
-        let batch = Batch { outcomes, holds: vec![], position: Some(Position { seq: page.position.seq, token: None }) };
+        let batch = Batch { outcomes, holds: vec![], mark: Some(page.position.mark) };
         let cut_off = cut(outbox.settle(&lease, &batch), polls).await;
         // The next call on the same connection finds no transaction open.
         assert!(outbox.take(&lease, PartitionSet::EMPTY).await.unwrap().is_some());

@@ -4,15 +4,10 @@ use std::time::Duration;
 
 use pillarbox_core::domain::{Epoch, NodeId, Partition, PartitionSet, Seq};
 use pillarbox_core::port::{
-    Batch, Change, OwnStore as _, Position, PurgeRequest, PurgeScope, Purged, ReadStore as _, Released, Settled,
-    UpkeepStore as _,
+    Batch, Change, OwnStore as _, PurgeRequest, PurgeScope, Purged, ReadStore as _, Released, Settled, UpkeepStore as _,
 };
 
 use crate::support::{MINUTE, Outbox, event, join, keyed, outcome, owner, seqs, settle};
-
-fn at(seq: i64) -> Position {
-    Position { seq: Seq(seq), token: Some("t".into()) }
-}
 
 #[tokio::test]
 async fn lapsed_node_is_expelled_before_its_partitions_move() {
@@ -20,7 +15,7 @@ async fn lapsed_node_is_expelled_before_its_partitions_move() {
     outbox.write([event(), event()]).await;
     let (old, taken) = owner(&outbox, "old").await;
     let page = outbox.page_after(0).await;
-    let batch = Batch { position: Some(at(1)), ..Batch::default() };
+    let batch = Batch { mark: Some(Seq(1)), ..Batch::default() };
     outbox.settle(&old, &batch).await.unwrap();
 
     let new = join(&outbox, "new", MINUTE).await;
@@ -36,7 +31,7 @@ async fn lapsed_node_is_expelled_before_its_partitions_move() {
     assert_eq!(again.len(), 256);
     for (before, after) in taken.iter().zip(&again) {
         assert!(after.epoch > before.epoch);
-        assert_eq!((&after.position, after.suspects), (&at(1), 2));
+        assert_eq!((after.mark, after.suspects), (Seq(1), 2));
     }
     assert_eq!(settle(&outbox, &old, late).await, Settled::Fenced);
     assert!(outbox.start(&old, Seq(1)).await.unwrap().is_none());
@@ -59,7 +54,7 @@ async fn a_namesake_takes_the_place_of_the_first() {
     assert_eq!(renewal.nodes.len(), 1);
     assert!(renewal.nodes[0].live);
     let taken = outbox.take(&second, PartitionSet::ALL).await.unwrap().unwrap();
-    assert!(taken.iter().all(|taken| taken.position == Position::START && taken.suspects == 2));
+    assert!(taken.iter().all(|taken| taken.mark == Seq(0) && taken.suspects == 2));
 
     outbox.leave(&second, None).await.unwrap().unwrap();
     let third = join(&outbox, "n", MINUTE).await;
@@ -71,21 +66,21 @@ async fn what_is_released_carries_position_and_suspects_and_nothing_else_moves()
     let outbox = Outbox::new().await;
     let (lease, _) = owner(&outbox, "n").await;
     let given = [Released { partition: Partition(3), suspects: 5 }];
-    outbox.release(&lease, &given, &at(40)).await.unwrap().unwrap();
+    outbox.release(&lease, &given, Seq(40)).await.unwrap().unwrap();
     let other = join(&outbox, "m", MINUTE).await;
     let taken = outbox.take(&other, PartitionSet::ALL).await.unwrap().unwrap();
     assert_eq!(taken.len(), 1);
-    assert_eq!((taken[0].partition, taken[0].suspects, &taken[0].position), (Partition(3), 5, &at(40)));
+    assert_eq!((taken[0].partition, taken[0].suspects, taken[0].mark), (Partition(3), 5, Seq(40)));
     // Not the first node's any more: it can't give it away.
-    outbox.release(&lease, &given, &at(1)).await.unwrap().unwrap();
+    outbox.release(&lease, &given, Seq(1)).await.unwrap().unwrap();
     let renewal = outbox.renew(&other, MINUTE).await.unwrap().unwrap();
     assert_eq!(renewal.owners[3], Some(NodeId::new("m")));
 
-    outbox.leave(&lease, Some(&at(50))).await.unwrap().unwrap();
+    outbox.leave(&lease, Some(Seq(50))).await.unwrap().unwrap();
     let others = PartitionSet::ALL.iter().filter(|partition| *partition != Partition(3)).collect();
     let taken = outbox.take(&other, others).await.unwrap().unwrap();
     assert_eq!(taken.len(), 255);
-    assert!(taken.iter().all(|taken| taken.suspects == 0 && taken.position == at(50)));
+    assert!(taken.iter().all(|taken| taken.suspects == 0 && taken.mark == Seq(50)));
 }
 
 #[tokio::test]
@@ -138,7 +133,7 @@ async fn suspects_below_the_position_are_found_by_due_time_and_hold() {
             kind: pillarbox_core::port::HoldKind::Overflow,
             from: Seq(2),
         })],
-        position: Some(at(4)),
+        mark: Some(Seq(4)),
     };
     outbox.settle(&lease, &batch).await.unwrap();
     outbox.run("update outbox_instance set until = 0").await;

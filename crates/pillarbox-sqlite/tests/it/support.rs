@@ -65,7 +65,7 @@ pub(crate) async fn open(folder: &TempDir, options: Options) -> SqliteStore {
 }
 
 pub(crate) async fn page(store: &SqliteStore, seq: i64, pick: &mut (dyn FnMut(Candidate<'_>) -> bool + Send)) -> Page {
-    let after = Position { seq: Seq(seq), token: None };
+    let after = Position::at(Seq(seq));
     let scan = Scan { partitions: PartitionSet::ALL, after: &after, limit: 100, skip_recent: Duration::ZERO };
     store.page(scan, &mut |candidate: Candidate<'_>| pick(candidate)).await.unwrap()
 }

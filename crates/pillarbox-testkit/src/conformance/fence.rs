@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pillarbox_core::{
     domain::{PartitionSet, Seq},
-    port::{Batch, Change, Hold, HoldChange, HoldKind, Position, ReadStore, Settled},
+    port::{Batch, Change, Hold, HoldChange, HoldKind, ReadStore, Settled},
 };
 
 use super::{
@@ -60,11 +60,7 @@ impl Attempt {
             outcomes.push(scene.outcome(owner, *seq, change).await);
         }
         let hold = Hold { partition: partition_of("k4"), key: "k4".into(), kind: HoldKind::Overflow, from: written[4] };
-        let batch = Batch {
-            outcomes,
-            holds: vec![HoldChange::Set(hold)],
-            position: Some(Position { seq: written[4], token: None }),
-        };
+        let batch = Batch { outcomes, holds: vec![HoldChange::Set(hold)], mark: Some(written[4]) };
         Self { batch, written }
     }
 
@@ -82,7 +78,7 @@ impl Attempt {
         let recall = scene.store().recall(&taken).await.expect("recall");
         assert!(recall.holds.is_empty(), "a fenced settle held a key");
         for taken in taken {
-            assert!(taken.position.seq < self.written[0], "a fenced settle moved the position");
+            assert!(taken.mark < self.written[0], "a fenced settle moved the mark");
         }
     }
 }

@@ -91,7 +91,7 @@ pub async fn a_clear_in_the_same_batch_undoes_the_hold_of_a_dead_head<B: Backend
     let owner = scene.owner().await;
     let seq = scene.write_one(keyed("a")).await;
     let batch =
-        Batch { outcomes: vec![scene.outcome(&owner, seq, dead(true)).await], holds: vec![clear("a")], position: None };
+        Batch { outcomes: vec![scene.outcome(&owner, seq, dead(true)).await], holds: vec![clear("a")], mark: None };
     assert_eq!(scene.settle_batch(&owner, &batch).await, Settled::Applied { stale: 0 });
     assert!(scene.holds(&owner).await.is_empty());
 }
@@ -110,7 +110,7 @@ pub async fn a_replayed_head_holds_its_key_until_the_owner_clears_it<B: Backend>
     let batch = Batch {
         outcomes: vec![scene.outcome(&owner, written[0], Change::Done).await],
         holds: vec![clear("a")],
-        position: None,
+        mark: None,
     };
     scene.settle_batch(&owner, &batch).await;
     assert!(scene.holds(&owner).await.is_empty());

@@ -4,28 +4,24 @@ use std::time::Duration;
 
 use pillarbox_core::{
     domain::{NodeId, Partition, PartitionSet, Seq},
-    port::{Batch, OwnStore, Position, PurgeRequest, PurgeScope, Purged, Released, Settled, Taken, UpkeepStore},
+    port::{Batch, OwnStore, PurgeRequest, PurgeScope, Purged, Released, Settled, Taken, UpkeepStore},
 };
 
 use super::{
     Backend,
-    scene::{LONG, Owner, Scene, events},
+    scene::{LONG, Owner, Scene},
 };
 
 /// How long the leases last that a case lets lapse.
 const SHORT: Duration = Duration::from_secs(4);
 const LAPSE: Duration = Duration::from_secs(5);
 
-fn at(seq: i64) -> Position {
-    Position { seq: Seq(seq), token: None }
-}
-
 fn some(numbers: impl IntoIterator<Item = u8>) -> PartitionSet {
     numbers.into_iter().map(Partition).collect()
 }
 
-async fn settle_position<B: Backend>(scene: &Scene<B>, owner: &Owner, position: Position) {
-    let batch = Batch { position: Some(position), ..Batch::default() };
+async fn settle_mark<B: Backend>(scene: &Scene<B>, owner: &Owner, mark: Seq) {
+    let batch = Batch { mark: Some(mark), ..Batch::default() };
     assert_eq!(scene.settle_batch(owner, &batch).await, Settled::Applied { stale: 0 });
 }
 
@@ -72,8 +68,8 @@ pub async fn a_lapsed_lease_is_not_revived_and_its_node_can_do_nothing<B: Backen
     assert!(store.expel(lease).await.expect("expel").is_none());
     assert!(store.take(lease, PartitionSet::ALL).await.expect("take").is_none());
     let released = [Released { partition: Partition(1), suspects: 0 }];
-    assert!(store.release(lease, &released, &at(99)).await.expect("release").is_none());
-    assert!(store.leave(lease, Some(&at(99))).await.expect("leave").is_none());
+    assert!(store.release(lease, &released, Seq(99)).await.expect("release").is_none());
+    assert!(store.leave(lease, Some(Seq(99))).await.expect("leave").is_none());
     let request =
         PurgeRequest { scope: PurgeScope::ByAge(Duration::ZERO), batch: 10, cursor: None, lease: Some(lease) };
     assert_eq!(store.purge(request).await.expect("purge"), Purged::Fenced);
@@ -87,7 +83,7 @@ pub async fn a_lapsed_lease_is_not_revived_and_its_node_can_do_nothing<B: Backen
     assert!(scene.take(&watcher, some([1])).await.is_empty());
     assert_eq!(scene.expel(&watcher).await, std::slice::from_ref(&lease.node));
     let taken = scene.take(&watcher, some([1])).await;
-    assert_eq!(taken[0].position.seq, Seq(0), "the refused calls have moved nothing");
+    assert_eq!(taken[0].mark, Seq(0), "the refused calls have moved nothing");
 }
 
 /// P2, P3.
@@ -109,61 +105,48 @@ pub async fn the_partitions_of_an_expelled_node_are_taken_with_a_raised_epoch_an
     let scene = Scene::<B>::new().await;
     let old = scene.owner_of("old", SHORT, some([1, 2])).await;
     assert!(old.taken.iter().all(|taken| taken.suspects == 0));
-    settle_position(&scene, &old, at(77)).await;
+    settle_mark(&scene, &old, Seq(77)).await;
     scene.backend.pass(LAPSE).await;
     let lease = scene.join("new").await;
     scene.expel(&lease).await;
     for taken in scene.take(&lease, some([1, 2, 3])).await {
         if taken.partition == Partition(3) {
-            assert_eq!((taken.suspects, taken.position), (0, Position::START));
+            assert_eq!((taken.suspects, taken.mark), (0, Seq(0)));
         } else {
             assert!(taken.epoch > old.epoch(taken.partition));
             assert_eq!(taken.suspects, 2, "as many as the node could have in flight");
-            assert_eq!(taken.position, at(77));
+            assert_eq!(taken.mark, Seq(77));
         }
     }
 }
 
-/// The position goes with its token, whatever that is.
-pub async fn a_position_is_handed_over_with_its_token<B: Backend>() {
-    let scene = Scene::<B>::new().await;
-    scene.write(events(3)).await;
-    let old = scene.owner_of("old", SHORT, some([1])).await;
-    let position = Position { seq: Seq(3), token: Some("a:1 'b'".into()) };
-    settle_position(&scene, &old, position.clone()).await;
-    scene.backend.pass(LAPSE).await;
-    let lease = scene.join("new").await;
-    scene.expel(&lease).await;
-    assert_eq!(scene.take(&lease, some([1])).await[0].position, position);
-}
-
 /// O9: what a node took last may lie far behind what it had before, and it may die before it settles.
-pub async fn a_partition_taken_late_does_not_inherit_the_position_of_its_dead_owner<B: Backend>() {
+pub async fn a_partition_taken_late_does_not_inherit_the_mark_of_its_dead_owner<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let mut old = scene.owner_of("old", SHORT, some([1])).await;
-    settle_position(&scene, &old, at(100)).await;
+    settle_mark(&scene, &old, Seq(100)).await;
     old.taken.extend(scene.take(&old.lease, some([2])).await);
-    assert_eq!(old.taken(Partition(2)).position, Position::START);
+    assert_eq!(old.taken(Partition(2)).mark, Seq(0));
     scene.backend.pass(LAPSE).await;
     let lease = scene.join("new").await;
     scene.expel(&lease).await;
     let taken = scene.take(&lease, some([2])).await;
-    assert_eq!(taken[0].position.seq, Seq(0), "rows of this partition up to 100 would be lost");
+    assert_eq!(taken[0].mark, Seq(0), "rows of this partition up to 100 would be lost");
 }
 
 /// O7, D12.
-pub async fn a_released_partition_is_free_at_once_with_its_position_and_suspects<B: Backend>() {
+pub async fn a_released_partition_is_free_at_once_with_its_mark_and_suspects<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let old = scene.owner_of("old", LONG, some([1, 2])).await;
     let next = scene.owner_of("next", LONG, some([3])).await;
     let released =
         [(1, 0), (2, 5), (3, 9), (4, 9)].map(|(number, suspects)| Released { partition: Partition(number), suspects });
-    let release = scene.store().release(&old.lease, &released, &at(42)).await;
+    let release = scene.store().release(&old.lease, &released, Seq(42)).await;
     release.expect("release").expect("the lease is in force");
     let taken = scene.take(&next.lease, some([1, 2, 4])).await;
-    let view = |taken: &Taken| (taken.partition.0, taken.position.clone(), taken.suspects);
+    let view = |taken: &Taken| (taken.partition.0, taken.mark, taken.suspects);
     let taken_view: Vec<_> = taken.iter().map(view).collect();
-    let expected = [(1, at(42), 0), (2, at(42), 5), (4, Position::START, 0)];
+    let expected = [(1, Seq(42), 0), (2, Seq(42), 5), (4, Seq(0), 0)];
     assert_eq!(taken_view, expected, "what was not its own is left alone");
     assert!(taken[0].epoch > old.epoch(Partition(1)));
 }
@@ -172,21 +155,21 @@ pub async fn a_released_partition_is_free_at_once_with_its_position_and_suspects
 pub async fn a_node_that_leaves_hands_over_without_suspects<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let next = scene.join("next").await;
-    for (name, position, expected) in [("a", Some(at(9)), at(9)), ("b", None, at(7))] {
+    for (name, mark, expected) in [("a", Some(Seq(9)), Seq(9)), ("b", None, Seq(7))] {
         let node = scene.owner_of(name, LONG, some([1, 2])).await;
         assert_eq!(node.taken.len(), 2);
-        settle_position(&scene, &node, at(7)).await;
-        let leave = scene.store().leave(&node.lease, position.as_ref()).await;
+        settle_mark(&scene, &node, Seq(7)).await;
+        let leave = scene.store().leave(&node.lease, mark).await;
         leave.expect("leave").expect("the lease is in force");
         assert!(scene.store().renew(&node.lease, LONG).await.expect("renew").is_none());
         let taken = scene.take(&next, some([1, 2])).await;
         assert_eq!(taken.len(), 2);
         for taken in taken {
             assert!(taken.epoch > node.epoch(taken.partition));
-            assert_eq!((taken.position, taken.suspects), (expected.clone(), 0));
+            assert_eq!((taken.mark, taken.suspects), (expected.clone(), 0));
         }
         let released = [1, 2].map(|number| Released { partition: Partition(number), suspects: 0 });
-        let release = scene.store().release(&next, &released, &Position::START).await;
+        let release = scene.store().release(&next, &released, Seq(0)).await;
         release.expect("release").expect("the lease is in force");
     }
     let view = scene.store().renew(&next, LONG).await.expect("renew").expect("a live lease");
@@ -197,14 +180,14 @@ pub async fn a_node_that_leaves_hands_over_without_suspects<B: Backend>() {
 pub async fn a_node_of_the_same_name_replaces_the_former<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let old = scene.owner_of("twin", LONG, some([1, 2])).await;
-    settle_position(&scene, &old, at(5)).await;
+    settle_mark(&scene, &old, Seq(5)).await;
     let new = scene.owner_of("twin", LONG, some([1])).await;
     assert!(new.lease.incarnation > old.lease.incarnation);
     assert!(scene.store().renew(&old.lease, LONG).await.expect("renew").is_none());
     assert_eq!(new.taken.len(), 1, "its partitions became free");
     let taken = &new.taken[0];
     assert!(taken.epoch > old.epoch(Partition(1)));
-    assert_eq!((taken.position.clone(), taken.suspects), (at(5), 2));
+    assert_eq!((taken.mark, taken.suspects), (Seq(5), 2));
     let renewal = scene.store().renew(&new.lease, LONG).await.expect("renew");
     let owners = renewal.expect("the lease is in force").owners;
     assert_eq!(owners.iter().flatten().count(), 1);
@@ -233,7 +216,7 @@ pub async fn every_take_raises_the_epoch<B: Backend>() {
         assert!(again[0].epoch > taken[0].epoch);
         last = Some(again[0].epoch);
         let released = [Released { partition: Partition(9), suspects: 0 }];
-        let release = scene.store().release(&lease, &released, &Position::START).await;
+        let release = scene.store().release(&lease, &released, Seq(0)).await;
         release.expect("release").expect("the lease is in force");
     }
 }

@@ -133,9 +133,8 @@ pub async fn a_page_has_only_new_rows_without_a_due_time<B: Backend>() {
 pub async fn rows_above_a_lowered_position_are_read_again<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let written = scene.write(events(6)).await;
-    let position = scene.page(&Position::START).await.position;
-    let lowered = position.at_most(written[2]);
-    assert_eq!(lowered.seq.min(written[2]), lowered.seq);
+    let mut lowered = scene.page(&Position::START).await.position;
+    lowered.lower(written[2]);
     let again = seqs(&scene.page(&lowered).await.rows);
     assert!(again.ends_with(&written[3..]), "{again:?} lacks some of {:?}", &written[3..]);
 }
@@ -159,7 +158,7 @@ pub async fn the_position_moves_past_what_was_read_and_settled<B: Backend>() {
         for row in &page.rows {
             outcomes.push(scene.outcome(&owner, row.seq(), Change::Done).await);
         }
-        let batch = Batch { outcomes, position: Some(position.clone()), ..Batch::default() };
+        let batch = Batch { outcomes, mark: Some(position.mark), ..Batch::default() };
         scene.settle_batch(&owner, &batch).await;
     }
     assert!(position.seq >= written[4], "{position:?} stays behind {:?}", written[4]);

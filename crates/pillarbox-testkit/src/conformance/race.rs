@@ -72,7 +72,7 @@ pub async fn every_event_of_racing_writers_is_read_once_and_in_order_per_key<B: 
             position = page.position;
             let batch = Batch {
                 outcomes: page.rows.iter().map(|row| done(&owner, row)).collect(),
-                position: Some(position.clone()),
+                mark: Some(position.mark),
                 ..Batch::default()
             };
             assert_eq!(scene.settle_batch(&owner, &batch).await, Settled::Applied { stale: 0 });

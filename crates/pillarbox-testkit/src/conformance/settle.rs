@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pillarbox_core::{
     domain::{ERROR_LIMIT, Partition, Seq, Status},
-    port::{Batch, Change, OwnStore, Position, ReadStore, Released, Settled, Settlement},
+    port::{Batch, Change, OwnStore, ReadStore, Released, Settled, Settlement},
 };
 
 use super::{
@@ -157,7 +157,7 @@ pub async fn the_same_batch_twice_is_harmless<B: Backend>() {
     for (seq, change) in written.iter().zip(changes) {
         outcomes.push(scene.outcome(&owner, *seq, change).await);
     }
-    let batch = Batch { outcomes, position: Some(Position::START), ..Batch::default() };
+    let batch = Batch { outcomes, mark: Some(Seq(0)), ..Batch::default() };
     let view = async || {
         let all = scene.all().await;
         all.into_iter()
@@ -226,7 +226,7 @@ pub async fn outcomes_of_an_old_epoch_are_left_out_and_counted<B: Backend>() {
         [scene.outcome(&owner, written[0], dead(true)).await, scene.outcome(&owner, written[1], Change::Done).await];
     let moved = partition_of("a");
     let released = [Released { partition: moved, suspects: 0 }];
-    let release = scene.store().release(&owner.lease, &released, &Position::START).await;
+    let release = scene.store().release(&owner.lease, &released, Seq(0)).await;
     release.expect("release").expect("the lease is in force");
     let next = scene.owner_of("next", LONG, [moved].into_iter().collect()).await;
     assert!(next.epoch(moved) > owner.epoch(moved));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pillarbox_core::{
     domain::{Key, Lease, NodeId, Partition, PartitionSet, Seq},
     port::{
-        Actor, AdminStore, Batch, BoxFuture, Candidate, Due, Joining, Listing, NewRow, OwnStore, Page, Pick, Position,
+        Actor, AdminStore, Batch, BoxFuture, Candidate, Due, Joining, Listing, NewRow, OwnStore, Page, Pick,
         PurgeRequest, Purged, Query, ReadStore, Recall, Released, Renewal, Row, Scan, Settled, Stats, StoreError,
         Taken, TransactStore, UpkeepStore, WakeStore, WriteStore,
     },
@@ -56,17 +56,12 @@ impl<S: OwnStore> OwnStore for Faulty<S> {
         self.faults.around(Call::Take, self.store.take(lease, partitions))
     }
 
-    fn release<'a>(
-        &'a self,
-        lease: &'a Lease,
-        partitions: &'a [Released],
-        position: &'a Position,
-    ) -> Answer<'a, Option<()>> {
-        self.faults.around(Call::Release, self.store.release(lease, partitions, position))
+    fn release<'a>(&'a self, lease: &'a Lease, partitions: &'a [Released], mark: Seq) -> Answer<'a, Option<()>> {
+        self.faults.around(Call::Release, self.store.release(lease, partitions, mark))
     }
 
-    fn leave<'a>(&'a self, lease: &'a Lease, position: Option<&'a Position>) -> Answer<'a, Option<()>> {
-        self.faults.around(Call::Leave, self.store.leave(lease, position))
+    fn leave<'a>(&'a self, lease: &'a Lease, mark: Option<Seq>) -> Answer<'a, Option<()>> {
+        self.faults.around(Call::Leave, self.store.leave(lease, mark))
     }
 }
 
@@ -80,7 +75,7 @@ impl<S: ReadStore> Faulty<S> {
         for row in page.rows {
             if rows.len() >= limit {
                 page.more = true;
-                page.position = page.position.at_most(Seq(row.seq().0 - 1));
+                page.position.lower(Seq(row.seq().0 - 1));
                 break;
             }
             let candidate = Candidate { seq: row.seq(), partition: row.partition(), key: row.key().map(Key::as_str) };

@@ -3,8 +3,8 @@
 use std::{array, time::Duration};
 
 use pillarbox_core::{
-    domain::{Incarnation, Lease, NodeId, PartitionSet, Timestamp},
-    port::{BoxFuture, Joining, NodeView, OwnStore, Position, Released, Renewal, StoreError, Taken},
+    domain::{Incarnation, Lease, NodeId, PartitionSet, Seq, Timestamp},
+    port::{BoxFuture, Joining, NodeView, OwnStore, Released, Renewal, StoreError, Taken},
 };
 
 use super::{MemoryStore, tables::Tables};
@@ -16,7 +16,7 @@ pub(super) struct Node {
     routes: Vec<String>,
     in_flight: u32,
     // How far it has come, by its last settle.
-    pub(super) position: Option<Position>,
+    pub(super) mark: Option<Seq>,
 }
 
 impl Node {
@@ -38,8 +38,8 @@ impl Tables {
         };
         for owned in self.partitions.iter_mut().filter(|p| p.owner.as_ref() == Some(name)) {
             owned.owner = None;
-            if let Some(position) = &node.position {
-                owned.position = position.clone();
+            if let Some(mark) = node.mark {
+                owned.mark = mark;
             }
             if clean {
                 owned.suspects = 0;
@@ -59,7 +59,7 @@ impl Tables {
             until: now.saturating_add(joining.ttl),
             routes: joining.routes.clone(),
             in_flight: joining.in_flight,
-            position: None,
+            mark: None,
         };
         self.nodes.insert(joining.node.clone(), node);
         Lease { node: joining.node.clone(), incarnation }
@@ -98,41 +98,34 @@ impl Tables {
             }
             owned.owner = Some(lease.node.clone());
             owned.epoch.0 += 1;
-            taken.push(Taken {
-                partition,
-                epoch: owned.epoch,
-                position: owned.position.clone(),
-                suspects: owned.suspects,
-            });
+            taken.push(Taken { partition, epoch: owned.epoch, mark: owned.mark, suspects: owned.suspects });
         }
         // Should the node die before its next settle, what it took must not inherit the mark that it had
         // reached in other partitions.
-        let lowest = taken.iter().map(|taken| taken.position.seq).min();
-        let kept = &mut self.fence(lease, now)?.position;
-        if let (Some(lowest), Some(position)) = (lowest, kept.as_mut()) {
-            *position = position.at_most(lowest);
+        let lowest = taken.iter().map(|taken| taken.mark).min();
+        let kept = &mut self.fence(lease, now)?.mark;
+        if let (Some(lowest), Some(mark)) = (lowest, kept.as_mut()) {
+            *mark = lowest.min(*mark);
         }
         Some(taken)
     }
 
-    fn release(&mut self, lease: &Lease, partitions: &[Released], position: &Position, now: Timestamp) -> Option<()> {
+    fn release(&mut self, lease: &Lease, partitions: &[Released], mark: Seq, now: Timestamp) -> Option<()> {
         self.fence(lease, now)?;
         for released in partitions {
             let owned = self.partition(released.partition);
             if owned.owner.as_ref() == Some(&lease.node) {
                 owned.owner = None;
-                owned.position = position.clone();
+                owned.mark = mark;
                 owned.suspects = released.suspects;
             }
         }
         Some(())
     }
 
-    fn leave(&mut self, lease: &Lease, position: Option<&Position>, now: Timestamp) -> Option<()> {
+    fn leave(&mut self, lease: &Lease, mark: Option<Seq>, now: Timestamp) -> Option<()> {
         let node = self.fence(lease, now)?;
-        if let Some(position) = position {
-            node.position = Some(position.clone());
-        }
+        node.mark = mark.or(node.mark);
         self.end(&lease.node, true);
         Some(())
     }
@@ -163,16 +156,12 @@ impl OwnStore for MemoryStore {
         &'a self,
         lease: &'a Lease,
         partitions: &'a [Released],
-        position: &'a Position,
+        mark: Seq,
     ) -> BoxFuture<'a, Result<Option<()>, StoreError>> {
-        Box::pin(async move { Ok(self.run(|tables, now| tables.release(lease, partitions, position, now)).await) })
+        Box::pin(async move { Ok(self.run(|tables, now| tables.release(lease, partitions, mark, now)).await) })
     }
 
-    fn leave<'a>(
-        &'a self,
-        lease: &'a Lease,
-        position: Option<&'a Position>,
-    ) -> BoxFuture<'a, Result<Option<()>, StoreError>> {
-        Box::pin(async move { Ok(self.run(|tables, now| tables.leave(lease, position, now)).await) })
+    fn leave<'a>(&'a self, lease: &'a Lease, mark: Option<Seq>) -> BoxFuture<'a, Result<Option<()>, StoreError>> {
+        Box::pin(async move { Ok(self.run(|tables, now| tables.leave(lease, mark, now)).await) })
     }
 }

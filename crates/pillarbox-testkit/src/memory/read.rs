@@ -44,7 +44,7 @@ impl Tables {
                 rows.push(row.row());
             }
         }
-        Page { rows, position: Position { seq: mark.max(start), token: None }, more, now }
+        Page { rows, position: Position::at(mark.max(start)), more, now }
     }
 
     fn due(&self, partitions: PartitionSet, limit: usize, pick: &mut dyn Pick, now: Timestamp) -> Due {

@@ -19,8 +19,8 @@ impl Tables {
         let Some(node) = self.fence(lease, now) else {
             return Settled::Fenced;
         };
-        if let Some(position) = &batch.position {
-            node.position = Some(position.clone());
+        if batch.mark.is_some() {
+            node.mark = batch.mark;
         }
         let mut stale = 0;
         for outcome in &batch.outcomes {

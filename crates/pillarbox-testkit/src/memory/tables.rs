@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pillarbox_core::{
     domain::{Epoch, Event, Key, NodeId, Partition, Record, Seq, Status, Timestamp},
-    port::{HoldKind, Position, Row},
+    port::{HoldKind, Row},
 };
 use rustc_hash::FxHashMap;
 
@@ -65,7 +65,7 @@ impl Stored {
 pub(super) struct Owned {
     pub(super) owner: Option<NodeId>,
     pub(super) epoch: Epoch,
-    pub(super) position: Position,
+    pub(super) mark: Seq,
     pub(super) suspects: u32,
 }
 
@@ -94,7 +94,7 @@ pub(super) struct Tables {
 
 impl Default for Tables {
     fn default() -> Self {
-        let free = Owned { owner: None, epoch: Epoch(0), position: Position::START, suspects: 0 };
+        let free = Owned { owner: None, epoch: Epoch(0), mark: Seq(0), suspects: 0 };
         Self {
             last: Seq(0),
             open: BTreeSet::new(),

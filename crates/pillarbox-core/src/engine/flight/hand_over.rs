@@ -4,23 +4,23 @@ use tokio::time::Instant;
 
 use super::{Flight, NOWHERE};
 use crate::{
-    domain::{Partition, PartitionSet},
+    domain::{Partition, PartitionSet, Seq},
     port::{Position, Recall, Released, Taken},
 };
 
 impl Flight {
     /// Announces that partitions are about to be taken. Until they are known here, no settle may store a
-    /// position, for it would not be theirs; `false` while one that does is still under way.
+    /// mark, for it would not be theirs; `false` while one that does is still under way.
     pub(crate) fn begin_taking(&mut self) -> bool {
         self.owned.set_taking(true);
-        !self.storing_position
+        !self.storing_mark
     }
 
     /// The taking is over; what was taken goes to the reader.
     pub(crate) fn end_taking(&mut self, taken: Vec<Taken>) {
         self.owned.gain(taken);
         self.owned.set_taking(false);
-        self.stored_position = None;
+        self.stored_mark = None;
     }
 
     /// The reader has recalled what it must know of new partitions: they are read and delivered from now on.
@@ -28,11 +28,8 @@ impl Flight {
         for part in taken {
             self.owned.activate(part.partition, part.epoch);
             self.kept_back.remove(&part.partition);
-            for position in [&mut self.position, &mut self.durable] {
-                if part.position.seq < position.seq {
-                    *position = part.position.clone();
-                }
-            }
+            self.position.lower(part.mark);
+            self.durable = self.durable.min(part.mark);
         }
         for hold in &recall.holds {
             self.lanes.recall_hold(hold, now);
@@ -50,7 +47,7 @@ impl Flight {
     pub(crate) fn leave(&mut self, partition: Partition) {
         if self.owned.is_active(partition) {
             self.owned.leave(partition);
-            self.kept_back.insert(partition, self.position.clone());
+            self.kept_back.insert(partition, self.position.mark);
         }
     }
 
@@ -67,11 +64,11 @@ impl Flight {
     }
 
     /// Forgets partitions that are given up, and tells what their next owner must know.
-    pub(crate) fn give_up(&mut self, partitions: PartitionSet, suspects: u32) -> (Vec<Released>, Position) {
-        // What is not settled, or whose hold is not written, is found again only from the durable position.
+    pub(crate) fn give_up(&mut self, partitions: PartitionSet, suspects: u32) -> (Vec<Released>, Seq) {
+        // What is not settled, or whose hold is not written, is found again only from the durable mark.
         let quiet = partitions.iter().all(|partition| self.is_quiet(partition));
-        let position = if quiet { self.safe_position() } else { self.durable.clone() };
-        let position = if position == NOWHERE { Position::START } else { position };
+        let mark = if quiet { self.safe_mark() } else { self.durable };
+        let mark = if mark == NOWHERE { Seq(0) } else { mark };
         let inherits = if self.suspects.is_empty() { 0 } else { suspects };
         let released =
             partitions.iter().map(|partition| Released { partition, suspects: inherits }).collect::<Vec<_>>();
@@ -80,11 +77,11 @@ impl Flight {
         self.outcomes.retain(|outcome| !partitions.contains(outcome.partition));
         for partition in partitions.iter() {
             self.owned.drop(partition);
-            // Until the release is durable, a crash hands it on with the node's own position.
-            self.kept_back.insert(partition, position.clone());
+            // Until the release is durable, a crash hands it on with the node's own mark.
+            self.kept_back.insert(partition, mark);
             self.busy[usize::from(partition.0)] = 0;
         }
-        (released, position)
+        (released, mark)
     }
 
     /// The lease is lost: everything in flight belongs to others now. Returns the outcomes that became stale.
@@ -97,10 +94,10 @@ impl Flight {
         self.kept_back.clear();
         self.lanes.retain(|_| false);
         self.busy.fill(0);
-        self.stored_position = None;
-        self.position = NOWHERE;
+        self.stored_mark = None;
+        self.position = Position::at(NOWHERE);
         self.durable = NOWHERE;
-        self.storing_position = false;
+        self.storing_mark = false;
         self.holds_under_way = PartitionSet::EMPTY;
         let stale = self.outcomes.len();
         self.outcomes.clear();
@@ -111,25 +108,18 @@ impl Flight {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        domain::{Epoch, Seq},
-        engine::settings::Settings,
-    };
-
-    fn at(seq: i64) -> Position {
-        Position { seq: Seq(seq), token: None }
-    }
+    use crate::{domain::Epoch, engine::settings::Settings};
 
     /// A node with all partitions that has read up to 10, is leaving partition 7, and has read on to 20.
     fn leaving() -> Flight {
         let mut flight = Flight::new(&Settings::default());
-        let taken = |partition| Taken { partition, epoch: Epoch(1), position: at(0), suspects: 0 };
+        let taken = |partition| Taken { partition, epoch: Epoch(1), mark: Seq(0), suspects: 0 };
         let taken: Vec<_> = Partition::all().map(taken).collect();
         flight.end_taking(taken.clone());
         flight.activate(&taken, &Recall::default(), true, Instant::now());
-        flight.advance(at(10));
+        flight.advance(Position::at(Seq(10)));
         flight.leave(Partition(7));
-        flight.advance(at(20));
+        flight.advance(Position::at(Seq(20)));
         flight
     }
 
@@ -140,17 +130,17 @@ mod tests {
     #[test]
     fn a_leaving_partition_begins_where_its_reading_ended() {
         let mut flight = leaving();
-        let (_, position) = flight.give_up(only(Partition(7)), 0);
-        assert_eq!(position, at(10));
+        let (_, mark) = flight.give_up(only(Partition(7)), 0);
+        assert_eq!(mark, Seq(10));
     }
 
     #[test]
     fn a_crash_before_the_release_is_durable_hands_it_on_from_there_as_well() {
         let mut flight = leaving();
-        assert_eq!(flight.safe_position(), at(10));
+        assert_eq!(flight.safe_mark(), Seq(10));
         flight.give_up(only(Partition(7)), 0);
-        assert_eq!(flight.safe_position(), at(10));
+        assert_eq!(flight.safe_mark(), Seq(10));
         flight.handed_over(|partition| partition != Partition(7));
-        assert_eq!(flight.safe_position(), at(20));
+        assert_eq!(flight.safe_mark(), Seq(20));
     }
 }

@@ -63,8 +63,8 @@ pub(crate) struct Signals {
     pub(crate) full_batch: bool,
 }
 
-/// The position of a node that owns nothing yet: above that of every partition it may take.
-const NOWHERE: Position = Position { seq: Seq(i64::MAX), token: None };
+/// The mark of a node that owns nothing yet: above that of every partition it may take.
+const NOWHERE: Seq = Seq(i64::MAX);
 
 #[derive(Debug)]
 pub(crate) struct Flight {
@@ -78,21 +78,21 @@ pub(crate) struct Flight {
     reading: Option<Epochs>,
     suspects: FxHashSet<Seq>,
     /// Partitions that this node has begun to give up, and where their next owner must begin.
-    kept_back: FxHashMap<Partition, Position>,
+    kept_back: FxHashMap<Partition, Seq>,
     lanes: Lanes,
     outcomes: Vec<Settlement>,
     /// Events started and not settled, by partition: a partition is given up when it has none.
     busy: Box<[u32; Partition::COUNT]>,
     position: Position,
-    stored_position: Option<Position>,
-    /// The last position known to be durable and right, whatever became of later settles.
-    durable: Position,
+    stored_mark: Option<Seq>,
+    /// The last mark known to be durable and right, whatever became of later settles.
+    durable: Seq,
     /// The partitions whose holds a settle under way changes.
     holds_under_way: PartitionSet,
     /// When the next of the events that this node has put off comes due.
     next_due: Option<Instant>,
-    /// A settle that stores a position is under way.
-    storing_position: bool,
+    /// A settle that stores a mark is under way.
+    storing_mark: bool,
     wants_room: bool,
     /// With less room than this, a read is not worth its round trip.
     enough_room: usize,
@@ -132,12 +132,12 @@ impl Flight {
             lanes: Lanes::new(settings.lane_capacity, settings.cold_capacity),
             outcomes: Vec::new(),
             busy: Box::new([0; Partition::COUNT]),
-            position: NOWHERE,
-            stored_position: None,
+            position: Position::at(NOWHERE),
+            stored_mark: None,
             durable: NOWHERE,
             holds_under_way: PartitionSet::EMPTY,
             next_due: None,
-            storing_position: false,
+            storing_mark: false,
             wants_room: false,
             enough_room: settings.page_size.min(settings.cold_capacity / 2).max(1),
             idle_workers: 0,

@@ -5,7 +5,7 @@ use tokio::time::{Duration, Instant};
 use super::{Entry, Flight, NOWHERE, State};
 use crate::{
     domain::{PartitionSet, Seq},
-    port::{Batch, Change, HoldChange, Position},
+    port::{Batch, Change, HoldChange},
 };
 
 /// Farther than any wait that matters, and near enough not to overflow an instant.
@@ -20,17 +20,16 @@ impl Flight {
         self.lanes.has_changes()
     }
 
-    /// Everything that waits to be settled, in one batch, with the position that is safe once it is durable.
+    /// Everything that waits to be settled, in one batch, with the mark that is safe once it is durable.
     pub(crate) fn take_batch(&mut self, now: Instant) -> Batch {
         let mut outcomes = std::mem::take(&mut self.outcomes);
         outcomes.sort_unstable_by_key(|outcome| outcome.seq);
         let holds = self.lanes.hold_changes(now);
-        let position = Some(self.safe_position())
-            .filter(|position| !self.owned.is_taking() && *position != NOWHERE)
-            .filter(|position| self.stored_position.as_ref() != Some(position));
-        self.storing_position = position.is_some();
+        let mark = Some(self.safe_mark())
+            .filter(|mark| !self.owned.is_taking() && *mark != NOWHERE && self.stored_mark != Some(*mark));
+        self.storing_mark = mark.is_some();
         self.holds_under_way = holds.iter().map(HoldChange::partition).collect();
-        Batch { outcomes, holds, position }
+        Batch { outcomes, holds, mark }
     }
 
     /// A batch is durable. Says whether the reader has something to wait for.
@@ -53,11 +52,11 @@ impl Flight {
                 self.tombstones.insert(outcome.seq);
             }
         }
-        if let Some(position) = &batch.position {
-            self.stored_position = Some(position.clone());
-            self.durable = position.clone();
+        if let Some(mark) = batch.mark {
+            self.stored_mark = Some(mark);
+            self.durable = mark;
         }
-        self.storing_position = false;
+        self.storing_mark = false;
         self.holds_under_way = PartitionSet::EMPTY;
         put_off
     }
@@ -73,21 +72,14 @@ impl Flight {
 
     /// How far a new owner may begin: below everything that only this memory knows of. What is among the
     /// outcomes of a batch needs no memory once the batch is durable.
-    pub(crate) fn safe_position(&self) -> Position {
+    pub(crate) fn safe_mark(&self) -> Seq {
         let waiting = self.entries.iter().filter(|(_, entry)| entry.state != State::Unsettled).map(|(seq, _)| *seq);
-        let lowest = waiting.chain(self.reservations.lowest()).chain(self.lanes.lowest_uncovered()).min();
-        let mut position = match lowest {
-            Some(seq) => self.position.at_most(Seq(seq.0 - 1)),
-            None => self.position.clone(),
-        };
-        // The position must hold for partitions that the reader does not know yet, too.
-        let gained = self.owned.gained().iter().map(|taken| &taken.position);
+        let known = waiting.chain(self.reservations.lowest()).chain(self.lanes.lowest_uncovered());
+        let below = known.map(|seq| Seq(seq.0 - 1));
+        // It must hold for partitions that the reader does not know yet, too.
+        let gained = self.owned.gained().iter().map(|taken| taken.mark);
         // And for those that it reads no more, and that are still this node's in the database.
-        for bound in gained.chain(self.kept_back.values()) {
-            if bound.seq < position.seq {
-                position = bound.clone();
-            }
-        }
-        position
+        let kept_back = self.kept_back.values().copied();
+        below.chain(gained).chain(kept_back).fold(self.position.mark, Seq::min)
     }
 }

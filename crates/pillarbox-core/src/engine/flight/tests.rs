@@ -115,7 +115,7 @@ struct Table {
     lines: BTreeMap<Seq, Line>,
     holds: BTreeMap<Key, (HoldKind, Seq)>,
     last: i64,
-    position: Option<Position>,
+    mark: Option<Seq>,
 }
 
 struct World {
@@ -174,7 +174,7 @@ impl World {
             .map(|partition| Taken {
                 partition,
                 epoch: Epoch(self.epoch),
-                position: self.table.position.clone().unwrap_or(Position::START),
+                mark: self.table.mark.unwrap_or(Seq(0)),
                 suspects: 0,
             })
             .collect();
@@ -295,8 +295,8 @@ impl World {
             Step::Leave => {
                 // A settle under way is waited for, or fails: here it is in effect and not known to be.
                 let known = self.flight.owned.known();
-                let (_, position) = self.flight.give_up(known, 1);
-                self.table.position = Some(position);
+                let (_, mark) = self.flight.give_up(known, 1);
+                self.table.mark = Some(mark);
                 self.join();
             }
         }
@@ -340,7 +340,7 @@ impl World {
             }
         }
         self.place(rows);
-        self.flight.advance(Position { seq: mark.max(after.seq), token: None });
+        self.flight.advance(Position::at(mark.max(after.seq)));
         self.flight.end_read();
     }
 
@@ -460,8 +460,8 @@ impl World {
                 }
             }
         }
-        if let Some(position) = &batch.position {
-            self.table.position = Some(position.clone());
+        if let Some(mark) = batch.mark {
+            self.table.mark = Some(mark);
         }
     }
 
