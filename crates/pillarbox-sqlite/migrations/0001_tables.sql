@@ -69,7 +69,6 @@ insert into {partition} (number)
 create table {dedup} (
     dedup_key text primary key,
     event_id text not null,
-    seq integer not null,
     expires_at integer not null
 ) without rowid;
 create index {dedup}_expiry on {dedup} (expires_at);

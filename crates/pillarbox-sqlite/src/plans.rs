@@ -51,7 +51,14 @@ async fn statements_use_their_index() {
     let store = SqliteStore::open(folder.path().join("outbox.db").to_str().unwrap()).await.unwrap();
     store.migrate().await.unwrap();
     let sql = &store.0.sql;
-    let statements = [sql.own.named(), sql.read.named(), sql.settle.named(), sql.upkeep.named(), sql.admin.named()];
+    let statements = [
+        sql.keys.named(),
+        sql.own.named(),
+        sql.read.named(),
+        sql.settle.named(),
+        sql.upkeep.named(),
+        sql.admin.named(),
+    ];
     for (name, sql) in statements.into_iter().flatten() {
         // Prepares the statement as well: what SQLite does not understand fails here.
         let rows = sqlx::query(AssertSqlSafe(format!("explain query plan {}", sql.as_str())))
@@ -137,7 +144,7 @@ async fn run(store: &SqliteStore, sql: &'static str) {
     sqlx::query(sql).execute(store.pool()).await.unwrap();
 }
 
-/// S6: also for a new owner, after a clean stop and after a crash, because the position is stored.
+/// S6: also for a new owner, after a clean stop and after a crash, because the mark is stored.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_cost_the_same_behind_200_000_finished_rows() {
     let (_folder, store) = fresh().await;
@@ -159,10 +166,10 @@ async fn reads_cost_the_same_behind_200_000_finished_rows() {
         let mut tx = outbox.begin().await.unwrap();
         tx.write(Event::builder("a").json(&1)).await.unwrap();
         tx.commit().await.unwrap();
-        let position = "select coalesce(max(position_seq), 0) from outbox_instance";
+        let mark = "select coalesce(max(mark), 0) from outbox_instance";
         let pending = "select count(*) from outbox_event where status = 'NEW'";
         let number = |sql: &'static str| sqlx::query_scalar::<_, i64>(sql).fetch_one(store.pool());
-        while number(pending).await.unwrap() > 0 || number(position).await.unwrap() < 200_000 {
+        while number(pending).await.unwrap() > 0 || number(mark).await.unwrap() < 200_000 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         if end == "a clean stop" {

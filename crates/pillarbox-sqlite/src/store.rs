@@ -19,7 +19,7 @@ use crate::{
     settle::SettleSql,
     tables::Prefix,
     upkeep::UpkeepSql,
-    write::WriteSql,
+    write::{KeySql, WriteSql},
 };
 
 /// An outbox in a SQLite file. Cheap to clone.
@@ -75,6 +75,7 @@ pub(crate) struct Inner {
 
 pub(crate) struct Sql {
     pub(crate) write: WriteSql,
+    pub(crate) keys: KeySql,
     pub(crate) own: OwnSql,
     pub(crate) read: ReadSql,
     pub(crate) settle: SettleSql,
@@ -187,6 +188,7 @@ impl Options {
         Ok(SqliteStore(Arc::new(Inner {
             sql: Sql {
                 write: WriteSql::new(&prefix),
+                keys: KeySql::new(&prefix),
                 own: OwnSql::new(&prefix),
                 read: ReadSql::new(&prefix),
                 settle: SettleSql::new(&prefix),

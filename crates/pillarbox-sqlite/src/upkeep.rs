@@ -18,6 +18,9 @@ statements!(UpkeepSql {
                 select 1 from {hold} indexed by {hold}_key
                 where kind <> 'SINK' and {hold}.partition = {event}.partition and name = event_key
                     and kind = 'DEAD_HEAD' and from_seq = seq))",
+    /// By the index on their end.
+    expired: "delete from {dedup} where dedup_key in (
+        select dedup_key from {dedup} indexed by {dedup}_expiry where expires_at <= ? order by expires_at limit ?)",
     /// By primary key.
     aged: "delete from {event} not indexed where seq > ? and seq <= ? and created_at <= ?",
 });
@@ -62,9 +65,12 @@ impl SqliteStore {
             PurgeScope::ByAge(age) => (ago(age), None),
         };
         let after = request.cursor.map_or(0, |cursor| cursor.0.0);
+        let batch = i64::from(request.batch.max(1));
+        let expired = sqlx::query(sql.expired.clone()).bind(now).bind(batch).execute(&mut *tx).await?.rows_affected();
+        let more_expired = i64::try_from(expired).is_ok_and(|expired| expired >= batch);
         let window = sqlx::query(sql.window.clone())
             .bind(after)
-            .bind(i64::from(request.batch.max(1)))
+            .bind(batch)
             .bind(dead.map_or(done, |dead| dead.max(done)))
             .fetch_one(&mut *tx)
             .await?;
@@ -72,7 +78,7 @@ impl SqliteStore {
         let looked_at: i64 = window.try_get(1)?;
         let young: Option<i64> = window.try_get(2)?;
         let Some(last) = last else {
-            return Ok(Purged::Removed { rows: 0, next: None });
+            return Ok(Purged::Removed { rows: 0, next: more_expired.then_some(PurgeCursor(Seq(after))) });
         };
         let end = young.map_or(last, |young| young - 1);
         let delete = match request.scope {
@@ -82,7 +88,7 @@ impl SqliteStore {
             PurgeScope::ByAge(_) => sqlx::query(sql.aged.clone()).bind(after).bind(end).bind(done),
         };
         let rows = delete.execute(&mut *tx).await?.rows_affected();
-        let over = young.is_some() || looked_at < i64::from(request.batch.max(1));
+        let over = (young.is_some() || looked_at < batch) && !more_expired;
         Ok(Purged::Removed { rows, next: (!over).then_some(PurgeCursor(Seq(end))) })
     }
 }

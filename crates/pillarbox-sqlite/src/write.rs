@@ -1,15 +1,16 @@
 //! Inserting events in the application's transaction.
 
 use std::{
+    collections::{HashMap, HashSet},
     ops::{Deref, DerefMut},
     sync::Arc,
 };
 
 use futures_util::TryStreamExt as _;
-use pillarbox_core::domain::{Event, Seq};
-use pillarbox_core::port::{BoxFuture, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore};
+use pillarbox_core::domain::{Event, EventId, Seq};
+use pillarbox_core::port::{BoxFuture, NewKey, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore};
 use sqlx::{
-    Arguments as _, Connection as _, Either, Executor as _, SqlStr, Sqlite, SqliteConnection, Transaction,
+    Arguments as _, Connection as _, Either, Executor as _, Row as _, SqlStr, Sqlite, SqliteConnection, Transaction,
     pool::PoolConnection,
     sqlite::{SqliteArguments, SqliteQueryResult, SqliteTransactionManager},
 };
@@ -20,8 +21,20 @@ use crate::{
     SqliteStore,
     connection::{BEGIN, Line},
     error,
-    tables::Prefix,
+    own::micros,
+    tables::{Prefix, statements},
 };
+
+statements!(KeySql {
+    /// By primary key. One whose window is over is taken over.
+    enter: "insert into {dedup} (dedup_key, event_id, expires_at)
+        select value ->> 0, value ->> 1, {now} + (value ->> 2) from json_each(?) where true
+        on conflict (dedup_key) do update set event_id = excluded.event_id, expires_at = excluded.expires_at
+            where expires_at <= {now}
+        returning dedup_key",
+    /// By primary key.
+    standing: "select dedup_key, event_id from {dedup} where dedup_key in (select value from json_each(?))",
+});
 
 /// Inserts of some numbers of rows: any number of rows takes a few statements, and each is prepared once.
 #[derive(Debug)]
@@ -71,6 +84,34 @@ impl SqliteStore {
             seqs.extend((first..=last).map(Seq));
         }
         Ok(seqs)
+    }
+
+    async fn enter(&self, tx: &mut SqliteConnection, keys: &[NewKey<'_>]) -> Result<Vec<Option<EventId>>, StoreError> {
+        let rows: Vec<_> = keys.iter().map(|key| (key.key, key.id.to_string(), micros(key.window))).collect();
+        let entered = sqlx::query(self.0.sql.keys.enter.clone())
+            .bind(serde_json::to_string(&rows).map_err(error::unreadable)?)
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(error::of)?;
+        let entered = entered.iter().map(|row| row.try_get(0)).collect::<Result<HashSet<&str>, _>>();
+        let entered = entered.map_err(error::of)?;
+        let others: Vec<&str> = keys.iter().map(|key| key.key).filter(|key| !entered.contains(key)).collect();
+        if others.is_empty() {
+            return Ok(vec![None; keys.len()]);
+        }
+        let standing = sqlx::query(self.0.sql.keys.standing.clone())
+            .bind(serde_json::to_string(&others).map_err(error::unreadable)?)
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(error::of)?;
+        let standing = standing
+            .iter()
+            .map(|row| {
+                let id = row.try_get::<&str, _>(1).map_err(error::of)?;
+                Ok((row.try_get(0).map_err(error::of)?, id.parse().map_err(error::unreadable)?))
+            })
+            .collect::<Result<HashMap<&str, EventId>, StoreError>>()?;
+        Ok(keys.iter().map(|key| standing.get(key.key).copied()).collect())
     }
 }
 
@@ -126,6 +167,14 @@ impl WriteStore<Transaction<'_, Sqlite>> for SqliteStore {
     ) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
         Box::pin(self.insert_rows(tx, rows))
     }
+
+    fn enter_keys<'a>(
+        &'a self,
+        tx: &'a mut Transaction<'_, Sqlite>,
+        keys: &'a [NewKey<'a>],
+    ) -> BoxFuture<'a, Result<Vec<Option<EventId>>, StoreError>> {
+        Box::pin(self.enter(tx, keys))
+    }
 }
 
 impl WriteStore<SqliteTransaction> for SqliteStore {
@@ -135,6 +184,14 @@ impl WriteStore<SqliteTransaction> for SqliteStore {
         rows: &'a [NewRow],
     ) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
         Box::pin(self.insert_rows(tx, rows))
+    }
+
+    fn enter_keys<'a>(
+        &'a self,
+        tx: &'a mut SqliteTransaction,
+        keys: &'a [NewKey<'a>],
+    ) -> BoxFuture<'a, Result<Vec<Option<EventId>>, StoreError>> {
+        Box::pin(self.enter(tx, keys))
     }
 }
 

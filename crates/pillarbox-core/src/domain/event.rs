@@ -10,7 +10,7 @@ use super::{AggregateType, EventId, EventType, Headers, Key, Partition, Payload,
 pub mod limit {
     /// Event type, aggregate type, aggregate id, tenant id and content type.
     pub const NAME: usize = 255;
-    /// The ordering key.
+    /// The ordering key, and the dedup key.
     pub const KEY: usize = 512;
     /// All headers together, in their stored form as a JSON object.
     pub const HEADERS: usize = 64 * 1024;
@@ -47,6 +47,16 @@ struct Data {
     payload: Payload,
     occurred_at: Timestamp,
     due: Due,
+    dedup: Option<Dedup>,
+}
+
+/// Keeps a second event of the same key from being written within a window of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dedup {
+    /// What makes two events the same. It is a name of its own, and has nothing to do with the ordering key.
+    pub key: Box<str>,
+    /// For how long, from the write on, by the database's clock.
+    pub window: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +81,7 @@ impl Event {
             occurred_at: None,
             available_at: None,
             deliver_after: None,
+            dedup: None,
         }
     }
 
@@ -89,6 +100,7 @@ impl Event {
             occurred_at: Some(data.occurred_at),
             available_at: self.available_at(),
             deliver_after: self.deliver_after(),
+            dedup: data.dedup.clone(),
         }
     }
 
@@ -158,6 +170,12 @@ impl Event {
         self.0.due != Due::AtOnce
     }
 
+    /// What keeps it from being written twice, if that was set. Known to the writer alone: an event that was
+    /// read from the database has none.
+    pub fn dedup(&self) -> Option<&Dedup> {
+        self.0.dedup.as_ref()
+    }
+
     /// Where it goes.
     pub fn route(&self) -> Route {
         Route { aggregate: self.0.aggregate_type.clone(), event: self.0.event_type.clone() }
@@ -198,6 +216,7 @@ pub struct EventBuilder {
     occurred_at: Option<Timestamp>,
     available_at: Option<Timestamp>,
     deliver_after: Option<Duration>,
+    dedup: Option<Dedup>,
 }
 
 impl EventBuilder {
@@ -286,6 +305,12 @@ impl EventBuilder {
         self
     }
 
+    /// Writes the event only if none with the same dedup key was written within the window before.
+    pub fn dedup(mut self, key: impl Into<Box<str>>, window: Duration) -> Self {
+        self.dedup = Some(Dedup { key: key.into(), window });
+        self
+    }
+
     /// Checks every field; `id` and `now` are taken where none was set.
     pub fn build_with(
         self,
@@ -297,6 +322,10 @@ impl EventBuilder {
         optional("aggregate id", self.aggregate_id.as_deref(), limit::NAME)?;
         optional("tenant id", self.tenant_id.as_deref(), limit::NAME)?;
         optional("ordering key", self.key.as_ref().map(Key::as_str), limit::KEY)?;
+        optional("dedup key", self.dedup.as_ref().map(|dedup| &*dedup.key), limit::KEY)?;
+        if self.dedup.as_ref().is_some_and(|dedup| dedup.window.is_zero()) {
+            return Err(EventError::NoWindow);
+        }
         if !self.headers.is_empty() {
             check("headers", &self.headers.to_json(), limit::HEADERS)?;
             for (header, value) in self.headers.iter() {
@@ -333,6 +362,7 @@ impl EventBuilder {
             payload,
             occurred_at: self.occurred_at.unwrap_or_else(now),
             due,
+            dedup: self.dedup,
         })))
     }
 }
@@ -395,6 +425,9 @@ pub enum EventError {
     /// Both ways to delay were used.
     #[error("the event has both available_at and deliver_after: set one of them")]
     TwoDelays,
+    /// A dedup key that would keep nothing.
+    #[error("the dedup key has a window of no time: say for how long it keeps a second event away")]
+    NoWindow,
 }
 
 #[cfg(test)]

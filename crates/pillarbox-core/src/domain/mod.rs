@@ -18,7 +18,7 @@ mod time;
 mod verdict;
 
 pub use delivery::{Delivery, Record};
-pub use event::{Event, EventBuilder, EventError, limit};
+pub use event::{Dedup, Event, EventBuilder, EventError, limit};
 pub use headers::Headers;
 pub use id::{EventId, InvalidEventId};
 pub use key::{AggregateType, EventType, Key, Route};

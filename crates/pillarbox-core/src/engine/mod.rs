@@ -27,6 +27,7 @@
 mod backoff;
 mod builder;
 mod dead;
+mod dedup;
 mod dispatcher;
 mod error;
 mod flight;
@@ -47,6 +48,7 @@ mod writer;
 
 pub use builder::{Builder, mode};
 pub use dead::Dead;
+pub use dedup::Duplicate;
 pub use dispatcher::Report;
 pub use error::{OutboxError, WriteError};
 pub use handler::{Configured, Handler, HandlerExt};

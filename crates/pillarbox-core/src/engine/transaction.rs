@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    dedup::Duplicate,
     error::WriteError,
     outbox::Inner,
     writer::{IntoEvent, Written},
@@ -21,14 +22,16 @@ pub struct Transaction<S: TransactStore> {
     // `None` once the end has begun.
     tx: Option<S::Tx>,
     written: Vec<Written>,
+    duplicates: Vec<Duplicate>,
 }
 
 impl<S: TransactStore> Transaction<S> {
     pub(crate) fn new(outbox: Arc<Inner<S>>, tx: S::Tx) -> Self {
-        Self { outbox, tx: Some(tx), written: Vec::new() }
+        Self { outbox, tx: Some(tx), written: Vec::new(), duplicates: Vec::new() }
     }
 
-    /// Writes one event. Returns its id, or that of the event a hook put in its place.
+    /// Writes one event. Returns its id, or that of the event a hook put in its place, or that of the earlier
+    /// event that has its dedup key (see [`duplicates`](Self::duplicates)).
     ///
     /// A hook that suppresses the event makes this an error of kind [`WriteError::Hook`]; use
     /// [`write_all`](Self::write_all) where that may happen.
@@ -44,10 +47,16 @@ impl<S: TransactStore> Transaction<S> {
         };
         let written = self.outbox.writer.write(&*self.outbox.store, tx, events).await?;
         let ids = written.ids().to_vec();
+        self.duplicates.extend_from_slice(written.duplicates());
         if written.is_registered() {
             self.written.push(written);
         }
         Ok(ids)
+    }
+
+    /// The events of this transaction that were not written, since their dedup keys stood already.
+    pub fn duplicates(&self) -> &[Duplicate] {
+        &self.duplicates
     }
 
     /// Commits, and hands the events to the dispatcher.
@@ -125,9 +134,15 @@ impl Receipt {
         Self(written)
     }
 
-    /// The ids of the events, in order. Empty if a hook suppressed the batch.
+    /// The ids of the events, in order: of a duplicate, that of the event that has its dedup key. Empty if a
+    /// hook suppressed the batch.
     pub fn ids(&self) -> &[EventId] {
         self.0.ids()
+    }
+
+    /// The events that were not written, since their dedup keys stood already.
+    pub fn duplicates(&self) -> &[Duplicate] {
+        self.0.duplicates()
     }
 
     /// The transaction is committed: hands the events to the dispatcher and runs the `after_commit` hooks.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
+    dedup::{Duplicate, Sorted, keep_first},
     error::WriteError,
     flight::Job,
     hook::{WriterHook, observe},
@@ -86,9 +87,13 @@ impl Writer {
             hook.before_write(&mut batch).map_err(WriteError::Hook)?;
         }
         if batch.is_empty() {
-            return Ok(Written::nothing(self.shared.clone()));
+            return Ok(Written::nothing(self.shared.clone(), None, Vec::new()));
         }
-        let rows = self.rows(batch)?;
+        let mut rows = self.rows(batch)?;
+        let Sorted { answers, duplicates } = keep_first(store, tx, &mut rows).await?;
+        if rows.is_empty() {
+            return Ok(Written::nothing(self.shared.clone(), answers, duplicates));
+        }
         let begun = Instant::now();
         let seqs = store.insert(tx, &rows).await?;
         let ids: Vec<EventId> = rows.iter().map(|row| row.event.id()).collect();
@@ -97,7 +102,7 @@ impl Writer {
             observe("after_write", || hook.after_write(&ids));
         }
         let hooks = self.hooks.iter().filter(|hook| hook.observes_end()).cloned().collect();
-        Ok(Written { shared: self.shared.clone(), ids, reserved, announce, hooks })
+        Ok(Written { shared: self.shared.clone(), ids, answers, duplicates, reserved, announce, hooks })
     }
 
     fn rows(&self, batch: Vec<Event>) -> Result<Vec<NewRow>, WriteError> {
@@ -175,19 +180,36 @@ struct Announce {
 /// A batch in an open transaction.
 pub(crate) struct Written {
     shared: Arc<Shared>,
+    // Those that were inserted.
     ids: Vec<EventId>,
+    // For all that were given, where there were duplicates.
+    answers: Option<Vec<EventId>>,
+    duplicates: Vec<Duplicate>,
     reserved: Vec<Job>,
     announce: Announce,
     hooks: Vec<Arc<dyn WriterHook>>,
 }
 
 impl Written {
-    fn nothing(shared: Arc<Shared>) -> Self {
-        Self { shared, ids: Vec::new(), reserved: Vec::new(), announce: Announce::default(), hooks: Vec::new() }
+    fn nothing(shared: Arc<Shared>, answers: Option<Vec<EventId>>, duplicates: Vec<Duplicate>) -> Self {
+        Self {
+            shared,
+            ids: Vec::new(),
+            answers,
+            duplicates,
+            reserved: Vec::new(),
+            announce: Announce::default(),
+            hooks: Vec::new(),
+        }
     }
 
+    /// For each event the id under which it is kept.
     pub(crate) fn ids(&self) -> &[EventId] {
-        &self.ids
+        self.answers.as_deref().unwrap_or(&self.ids)
+    }
+
+    pub(crate) fn duplicates(&self) -> &[Duplicate] {
+        &self.duplicates
     }
 
     /// Whether anybody waits to hear of the transaction's end.

@@ -34,7 +34,7 @@ pub use read::{
 };
 pub use upkeep::{PurgeCursor, PurgeRequest, PurgeScope, Purged, UpkeepStore};
 pub use wake::WakeStore;
-pub use write::{NewRow, TransactStore, WriteStore};
+pub use write::{NewKey, NewRow, TransactStore, WriteStore};
 
 /// Everything the engine asks of a database, but for the writing, which is generic over the driver.
 pub trait Store: OwnStore + ReadStore + UpkeepStore + AdminStore + WakeStore + 'static {}

@@ -1,9 +1,9 @@
 //! Inserting events.
 
-use std::ops::DerefMut;
+use std::{ops::DerefMut, time::Duration};
 
 use super::{BoxFuture, StoreError};
-use crate::domain::{Event, Partition, Seq};
+use crate::domain::{Event, EventId, Partition, Seq};
 
 /// An event on its way into the table.
 #[derive(Clone, Debug)]
@@ -12,6 +12,17 @@ pub struct NewRow {
     pub event: Event,
     /// Its partition: of its key, or of the writer's choice.
     pub partition: Partition,
+}
+
+/// A dedup key on its way into its table.
+#[derive(Clone, Copy, Debug)]
+pub struct NewKey<'a> {
+    /// The key.
+    pub key: &'a str,
+    /// How long it stands.
+    pub window: Duration,
+    /// The event that is written under it.
+    pub id: EventId,
 }
 
 /// Inserts events in a transaction `Tx` of the user's driver.
@@ -30,6 +41,15 @@ pub trait WriteStore<Tx: ?Sized>: Send + Sync {
     ///
     /// After an error the transaction must be rolled back by its owner.
     fn insert<'a>(&'a self, tx: &'a mut Tx, rows: &'a [NewRow]) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>>;
+
+    /// Enters dedup keys, each of them once in `keys`, for as long as their windows last by the database's clock.
+    /// Answers in the order of `keys`: `None` where the key was free or its window is over, else the event
+    /// that has it. A key that another open transaction has entered is waited for; a rollback frees it.
+    fn enter_keys<'a>(
+        &'a self,
+        tx: &'a mut Tx,
+        keys: &'a [NewKey<'a>],
+    ) -> BoxFuture<'a, Result<Vec<Option<EventId>>, StoreError>>;
 }
 
 /// Begins and ends transactions, for the outbox's own wrapper.

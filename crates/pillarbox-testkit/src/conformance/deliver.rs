@@ -442,3 +442,34 @@ pub async fn each_of_many_events_is_delivered_exactly_once<B: Backend>() {
     stage.probe.assert_no_overlap();
     stage.until_count(Status::Done, ids.len() as u64).await;
 }
+
+/// W10: of events with one dedup key the first is kept, in a batch, in a transaction and over transactions.
+pub async fn a_second_event_with_a_dedup_key_is_told_apart_and_not_delivered<B: Backend>() {
+    use pillarbox_core::engine::Duplicate;
+
+    let stage = Stage::<B>::new().await;
+    let outbox = stage.single().await.start().await.expect("start");
+    let window = Duration::from_secs(3_600);
+    let built = |key: &str| event().dedup(key, window).build().expect("the event is valid");
+    let (first, second, third, other) = (built("a"), built("a"), built("a"), built("b"));
+
+    let mut tx = outbox.begin().await.expect("begin");
+    let ids = tx.write_all([&first, &second, &other]).await.expect("write");
+    assert_eq!(ids, [first.id(), first.id(), other.id()], "the ids of the events that are kept");
+    assert_eq!(tx.duplicates(), [Duplicate { event: second.id(), kept: first.id() }]);
+    assert_eq!(tx.write(&third).await.expect("write"), first.id());
+    assert_eq!(tx.duplicates().len(), 2);
+    tx.commit().await.expect("commit");
+
+    let mut tx = outbox.begin().await.expect("begin");
+    assert_eq!(tx.write(&first).await.expect("write"), first.id(), "the same event once more is a duplicate as well");
+    assert_eq!(tx.duplicates(), [Duplicate { event: first.id(), kept: first.id() }]);
+    let plain = tx.write(event()).await.expect("write");
+    tx.commit().await.expect("commit");
+
+    let ids = [first.id(), other.id(), plain];
+    stage.probe.wait_for(ids.len()).await;
+    stage.until_count(Status::Done, 3).await;
+    outbox.shutdown().await;
+    stage.probe.assert_each_once(&ids);
+}

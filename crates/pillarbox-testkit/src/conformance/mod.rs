@@ -114,6 +114,9 @@ macro_rules! conformance {
             a_delayed_event_is_read_once_it_is_due,
             an_event_due_exactly_now_is_due,
             an_event_may_be_delayed_beyond_all_times,
+            a_dedup_key_stands_for_its_window,
+            a_rollback_frees_the_dedup_keys_it_had_entered,
+            of_racing_writers_of_a_dedup_key_one_enters_it,
         );
         $crate::conformance!(@group $backend, page:
             an_empty_outbox_gives_an_empty_page,
@@ -239,6 +242,7 @@ macro_rules! conformance {
             a_backlog_is_read_page_after_page,
             an_ordered_outbox_wants_keys,
             each_of_many_events_is_delivered_exactly_once,
+            a_second_event_with_a_dedup_key_is_told_apart_and_not_delivered,
         );
         $crate::conformance!(@group $backend, order:
             keys_run_side_by_side_and_each_in_order,

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use pillarbox_core::{
     Event, EventId,
     domain::{Headers, Partition, Payload, Seq, Status, Timestamp, limit},
-    port::{AdminStore, NewRow, Position, Query, Row, TransactStore, WriteStore},
+    new_id,
+    port::{AdminStore, NewKey, NewRow, Position, Query, Row, TransactStore, WriteStore},
 };
 
 use super::{
@@ -244,4 +246,54 @@ fn id(row: &Row) -> EventId {
 
 async fn count(store: &impl AdminStore) -> u64 {
     store.count(&Query::default()).await.expect("count")
+}
+
+/// W10.
+pub async fn a_dedup_key_stands_for_its_window<B: Backend>() {
+    let scene = Scene::<B>::new().await;
+    let (first, second, other) = (new_id(), new_id(), new_id());
+    let window = Duration::from_secs(60);
+    assert_eq!(enter(&scene, &[("a", first), ("A", other), ("a ", other)], window).await, [None, None, None]);
+    let asked = [("b", second), ("a", second), ("it's; \"b\"", second)];
+    assert_eq!(enter(&scene, &asked, window).await, [None, Some(first), None], "in the order of the keys");
+    assert_eq!(enter(&scene, &[("a", first)], window).await, [Some(first)], "the same event is no exception");
+
+    scene.backend.pass(window + Duration::from_secs(1)).await;
+    let third = new_id();
+    assert_eq!(enter(&scene, &[("a", third)], window).await, [None], "its window is over");
+    assert_eq!(enter(&scene, &[("a", first)], window).await, [Some(third)], "and a new one has begun");
+    assert!(enter(&scene, &[], window).await.is_empty());
+}
+
+/// W10, W1.
+pub async fn a_rollback_frees_the_dedup_keys_it_had_entered<B: Backend>() {
+    let scene = Scene::<B>::new().await;
+    let (first, second) = (new_id(), new_id());
+    let window = Duration::from_secs(60);
+    let key = |id| [NewKey { key: "a", window, id }];
+    let mut tx = scene.store().begin().await.expect("begin");
+    assert_eq!(scene.store().enter_keys(&mut tx, &key(first)).await.expect("enter"), [None]);
+    assert_eq!(scene.store().enter_keys(&mut tx, &key(second)).await.expect("enter"), [Some(first)]);
+    scene.store().rollback(tx).await.expect("rollback");
+    assert_eq!(enter(&scene, &[("a", second)], window).await, [None]);
+}
+
+/// W10.
+pub async fn of_racing_writers_of_a_dedup_key_one_enters_it<B: Backend>() {
+    let scene = Scene::<B>::new().await;
+    let window = Duration::from_secs(60);
+    let ids: Vec<EventId> = (0..8).map(|_| new_id()).collect();
+    let answers = join_all(ids.iter().map(async |id| (*id, enter(&scene, &[("a", *id)], window).await[0]))).await;
+    let winners: Vec<EventId> = answers.iter().filter(|(_, kept)| kept.is_none()).map(|(id, _)| *id).collect();
+    assert_eq!(winners.len(), 1, "{answers:?}");
+    assert!(answers.iter().all(|(_, kept)| kept.is_none_or(|kept| kept == winners[0])), "{answers:?}");
+}
+
+/// Enters keys in a transaction of their own.
+async fn enter<B: Backend>(scene: &Scene<B>, keys: &[(&str, EventId)], window: Duration) -> Vec<Option<EventId>> {
+    let keys: Vec<NewKey<'_>> = keys.iter().map(|(key, id)| NewKey { key, window, id: *id }).collect();
+    let mut tx = scene.store().begin().await.expect("begin");
+    let answers = scene.store().enter_keys(&mut tx, &keys).await.expect("enter");
+    scene.store().commit(tx).await.expect("commit");
+    answers
 }

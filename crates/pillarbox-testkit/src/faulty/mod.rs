@@ -10,6 +10,8 @@ pub use script::Faults;
 pub enum Call {
     /// `WriteStore::insert`.
     Insert,
+    /// `WriteStore::enter_keys`.
+    EnterKeys,
     /// `TransactStore::begin`.
     Begin,
     /// `TransactStore::commit`.
@@ -72,6 +74,7 @@ impl Call {
     /// Every call.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Insert,
+        Self::EnterKeys,
         Self::Begin,
         Self::Commit,
         Self::Rollback,

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use pillarbox_core::{
-    domain::{Key, Lease, NodeId, Partition, PartitionSet, Seq},
+    domain::{EventId, Key, Lease, NodeId, Partition, PartitionSet, Seq},
     port::{
-        Actor, AdminStore, Batch, BoxFuture, Candidate, Due, Joining, Listing, NewRow, OwnStore, Page, Pick,
+        Actor, AdminStore, Batch, BoxFuture, Candidate, Due, Joining, Listing, NewKey, NewRow, OwnStore, Page, Pick,
         PurgeRequest, Purged, Query, ReadStore, Recall, Released, Renewal, Row, Scan, Settled, Stats, StoreError,
         Taken, TransactStore, UpkeepStore, WakeStore, WriteStore,
     },
@@ -19,6 +19,10 @@ type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 impl<Tx: ?Sized, S: WriteStore<Tx>> WriteStore<Tx> for Faulty<S> {
     fn insert<'a>(&'a self, tx: &'a mut Tx, rows: &'a [NewRow]) -> Answer<'a, Vec<Seq>> {
         self.faults.around(Call::Insert, self.store.insert(tx, rows))
+    }
+
+    fn enter_keys<'a>(&'a self, tx: &'a mut Tx, keys: &'a [NewKey<'a>]) -> Answer<'a, Vec<Option<EventId>>> {
+        self.faults.around(Call::EnterKeys, self.store.enter_keys(tx, keys))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pillarbox_core::{
-    domain::{Epoch, Event, Key, NodeId, Partition, Record, Seq, Status, Timestamp},
+    domain::{Epoch, Event, EventId, Key, NodeId, Partition, Record, Seq, Status, Timestamp},
     port::{HoldKind, Row},
 };
 use rustc_hash::FxHashMap;
@@ -69,6 +69,14 @@ pub(super) struct Owned {
     pub(super) suspects: u32,
 }
 
+/// A row of the table of dedup keys.
+pub(super) struct Entered {
+    pub(super) id: EventId,
+    pub(super) expires_at: Timestamp,
+    // Its transaction is open.
+    pub(super) pending: bool,
+}
+
 /// Everything the database holds.
 pub(super) struct Tables {
     // The last number given out, and the lowest of each transaction that is still open.
@@ -89,6 +97,7 @@ pub(super) struct Tables {
     pub(super) incarnations: i64,
     pub(super) partitions: Vec<Owned>,
     pub(super) actions: Vec<Action>,
+    pub(super) keys: FxHashMap<Box<str>, Entered>,
     user_rows: BTreeMap<String, Vec<String>>,
 }
 
@@ -109,6 +118,7 @@ impl Default for Tables {
             incarnations: 0,
             partitions: vec![free; Partition::COUNT],
             actions: Vec::new(),
+            keys: FxHashMap::default(),
             user_rows: BTreeMap::new(),
         }
     }

@@ -4,14 +4,21 @@ use std::{
     fmt, mem,
     ops::{Deref, DerefMut},
     sync::Arc,
+    time::Duration,
 };
 
 use pillarbox_core::{
-    domain::{Seq, Status},
-    port::{BoxFuture, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore},
+    domain::{EventId, Seq, Status, Timestamp},
+    port::{BoxFuture, NewKey, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore},
 };
 
-use super::{Database, MemoryStore, tables::Stored};
+use super::{
+    Database, MemoryStore,
+    tables::{Entered, Stored, Tables},
+};
+
+/// How many milliseconds a transaction waits for a dedup key that another has entered.
+const LOCK_WAITS: u32 = 5_000;
 
 /// A transaction. Its events have their numbers as soon as they are inserted and are seen by others once it
 /// has committed; dropping it rolls back and leaves gaps in the numbers.
@@ -25,6 +32,7 @@ pub struct MemoryConnection {
     first: Option<Seq>,
     events: Vec<Stored>,
     user_rows: Vec<(String, String)>,
+    keys: Vec<Box<str>>,
 }
 
 impl MemoryConnection {
@@ -64,7 +72,26 @@ impl MemoryConnection {
         })
     }
 
+    /// The answers, or `None` while another open transaction has one of the keys.
+    fn enter(&mut self, keys: &[NewKey<'_>]) -> Option<Vec<Option<EventId>>> {
+        let mine = &mut self.keys;
+        self.database.run(|tables, now| {
+            if keys.iter().any(|key| tables.is_pending(key.key) && !mine.iter().any(|own| **own == *key.key)) {
+                return None;
+            }
+            let enter = |key: &NewKey<'_>| {
+                let standing = tables.enter_key(key, now);
+                if standing.is_none() {
+                    mine.push(key.key.into());
+                }
+                standing
+            };
+            Some(keys.iter().map(enter).collect())
+        })
+    }
+
     fn commit(&mut self) {
+        let keys = mem::take(&mut self.keys);
         let events = mem::take(&mut self.events);
         let user_rows = mem::take(&mut self.user_rows);
         let first = self.first.take();
@@ -78,7 +105,37 @@ impl MemoryConnection {
             if let Some(first) = first {
                 tables.close(first);
             }
+            tables.end_keys(&keys, true);
         });
+    }
+}
+
+impl Tables {
+    fn is_pending(&self, key: &str) -> bool {
+        self.keys.get(key).is_some_and(|entered| entered.pending)
+    }
+
+    /// Enters a key, unless it stands: then the event that has it.
+    fn enter_key(&mut self, key: &NewKey<'_>, now: Timestamp) -> Option<EventId> {
+        if let Some(entered) = self.keys.get(key.key)
+            && (entered.pending || entered.expires_at > now)
+        {
+            return Some(entered.id);
+        }
+        let entered = Entered { id: key.id, expires_at: now.saturating_add(key.window), pending: true };
+        self.keys.insert(key.key.into(), entered);
+        None
+    }
+
+    /// The transaction of these keys has ended.
+    fn end_keys(&mut self, keys: &[Box<str>], committed: bool) {
+        for key in keys {
+            if committed && let Some(entered) = self.keys.get_mut(key) {
+                entered.pending = false;
+            } else {
+                self.keys.remove(key);
+            }
+        }
     }
 }
 
@@ -98,9 +155,12 @@ impl DerefMut for MemoryTx {
 
 impl Drop for MemoryConnection {
     fn drop(&mut self) {
-        if let Some(first) = self.first {
-            self.database.run(|tables, _| tables.close(first));
-        }
+        self.database.run(|tables, _| {
+            if let Some(first) = self.first {
+                tables.close(first);
+            }
+            tables.end_keys(&self.keys, false);
+        });
     }
 }
 
@@ -133,6 +193,23 @@ impl WriteStore<MemoryTx> for MemoryStore {
             Ok(tx.insert(rows))
         })
     }
+
+    fn enter_keys<'a>(
+        &'a self,
+        tx: &'a mut MemoryTx,
+        keys: &'a [NewKey<'a>],
+    ) -> BoxFuture<'a, Result<Vec<Option<EventId>>, StoreError>> {
+        Box::pin(async move {
+            self.check_same_database(tx)?;
+            for _ in 0..LOCK_WAITS {
+                if let Some(answers) = tx.enter(keys) {
+                    return Ok(answers);
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Err(StoreError::new(StoreErrorKind::Unavailable, "another transaction holds a dedup key for too long"))
+        })
+    }
 }
 
 impl TransactStore for MemoryStore {
@@ -146,6 +223,7 @@ impl TransactStore for MemoryStore {
                 first: None,
                 events: Vec::new(),
                 user_rows: Vec::new(),
+                keys: Vec::new(),
             }))
         })
     }

@@ -85,7 +85,7 @@ pub(crate) struct Flight {
     busy: Box<[u32; Partition::COUNT]>,
     position: Position,
     stored_mark: Option<Seq>,
-    /// The last mark known to be durable and right, whatever became of later settles.
+    /// A mark that is right for the next owner, whatever became of settles that are not known to be durable.
     durable: Seq,
     /// The partitions whose holds a settle under way changes.
     holds_under_way: PartitionSet,

@@ -28,6 +28,9 @@ impl Flight {
         let mark = Some(self.safe_mark())
             .filter(|mark| !self.owned.is_taking() && *mark != NOWHERE && self.stored_mark != Some(*mark));
         self.storing_mark = mark.is_some();
+        // Whether or not this settle is ever known to be durable, its holds may be gone with it, and rows that
+        // they covered lie above its mark.
+        self.durable = mark.map_or(self.durable, |mark| self.durable.min(mark));
         self.holds_under_way = holds.iter().map(HoldChange::partition).collect();
         Batch { outcomes, holds, mark }
     }
