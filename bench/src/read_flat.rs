@@ -46,7 +46,7 @@ impl Side {
         let outbox = Outbox::single_node(store.clone()).handle(EVENT_TYPE, |_: Delivery| async {}).start().await?;
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         outbox.shutdown().await;
-        let row = sqlx::query("select min(position_seq) from outbox_partition").fetch_one(store.pool()).await?;
+        let row = sqlx::query("select min(mark) from outbox_partition").fetch_one(store.pool()).await?;
         file.fill(PAGE).await?;
         if pending(&store, 0).await? != i64::try_from(PAGE)? {
             return Err("the table is not as it was prepared".into());
