@@ -1,7 +1,7 @@
 //! What operators see and do.
 
-use pillarbox_core::domain::{Partition, Seq, Status, Timestamp};
-use pillarbox_core::port::{Actor, AdminStore, BoxFuture, Found, Listing, Query, Stats, StoreError};
+use pillarbox_core::domain::{Incarnation, NodeId, Partition, PartitionSet, Seq, Status, Timestamp};
+use pillarbox_core::port::{Actor, AdminStore, BoxFuture, Fleet, Found, Listing, NodeStatus, Query, Stats, StoreError};
 use sqlx::{
     Row as _, SqlStr, Sqlite, SqliteConnection,
     query::Query as SqlQuery,
@@ -79,6 +79,10 @@ statements!(AdminSql {
     /// Reads the table.
     worst: "select partition, count(*) from {event} not indexed where status in ('NEW', 'RETRY')
         group by partition order by 2 desc, 1 limit 1",
+    nodes: "select id, incarnation, started_at, until, routes, mark,
+            (select json_group_array(number) from {partition} where owner = id)
+        from {instance} order by id",
+    clock: "select {now}",
 });
 
 impl AdminStore for SqliteStore {
@@ -127,6 +131,22 @@ impl AdminStore for SqliteStore {
             let mut entered = self.0.operators.enter().await?;
             let stats = self.read_stats(entered.connection()?).await;
             stats.map_err(|error| entered.failed(error))
+        })
+    }
+
+    fn fleet(&self) -> BoxFuture<'_, Result<Fleet, StoreError>> {
+        Box::pin(async {
+            let mut entered = self.0.operators.enter().await?;
+            let clock = sqlx::query(self.0.sql.admin.clock.clone()).fetch_one(entered.connection()?).await;
+            let now = clock.and_then(|row| row.try_get(0)).map_err(|error| entered.failed(error))?;
+            let rows = sqlx::query(self.0.sql.admin.nodes.clone()).fetch_all(entered.connection()?).await;
+            let nodes = rows.map_err(|error| entered.failed(error))?;
+            let nodes = nodes.iter().map(node_status).collect::<Result<Vec<_>, _>>()?;
+            let mut free = PartitionSet::ALL;
+            nodes.iter().flat_map(|node| node.partitions.iter()).for_each(|owned| {
+                free.remove(owned);
+            });
+            Ok(Fleet { nodes, free, now: Timestamp::from_micros(now) })
         })
     }
 }
@@ -212,6 +232,21 @@ async fn numbers(tx: &mut SqliteConnection, sql: &SqlStr, list: &str) -> Result<
     let mut seqs = rows.iter().map(|row| row.try_get(0).map(Seq)).collect::<Result<Vec<_>, _>>()?;
     seqs.sort_unstable();
     Ok(seqs)
+}
+
+fn node_status(row: &SqliteRow) -> Result<NodeStatus, StoreError> {
+    let text = |column: usize| row.try_get::<&str, _>(column).map_err(error::of);
+    let number = |column: usize| row.try_get::<i64, _>(column).map_err(error::of);
+    let partitions: Vec<u8> = serde_json::from_str(text(6)?).map_err(error::unreadable)?;
+    Ok(NodeStatus {
+        node: NodeId::new(text(0)?),
+        incarnation: Incarnation(number(1)?),
+        started_at: Timestamp::from_micros(number(2)?),
+        until: Timestamp::from_micros(number(3)?),
+        routes: serde_json::from_str(text(4)?).map_err(error::unreadable)?,
+        mark: row.try_get::<Option<i64>, _>(5).map_err(error::of)?.map(Seq),
+        partitions: partitions.into_iter().map(Partition).collect(),
+    })
 }
 
 fn only_dead(query: &Query) -> bool {

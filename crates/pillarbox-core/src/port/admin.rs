@@ -1,7 +1,7 @@
 //! What operators see and do.
 
 use super::{BoxFuture, StoreError};
-use crate::domain::{EventId, Partition, Record, Seq, Status, Timestamp};
+use crate::domain::{EventId, Incarnation, NodeId, Partition, PartitionSet, Record, Seq, Status, Timestamp};
 
 /// Picks events; unset fields match everything.
 #[derive(Clone, Debug, Default)]
@@ -113,6 +113,43 @@ impl Stats {
     }
 }
 
+/// The nodes, and what they own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fleet {
+    /// By name.
+    pub nodes: Vec<NodeStatus>,
+    /// The partitions without an owner.
+    pub free: PartitionSet,
+    /// The database's time.
+    pub now: Timestamp,
+}
+
+/// A node as an operator sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// Its name.
+    pub node: NodeId,
+    /// Which of its lives this is.
+    pub incarnation: Incarnation,
+    /// When it joined.
+    pub started_at: Timestamp,
+    /// When its lease ends, unless it is renewed.
+    pub until: Timestamp,
+    /// The routes it can deliver.
+    pub routes: Vec<String>,
+    /// How far it had come at its last settle.
+    pub mark: Option<Seq>,
+    /// What it owns.
+    pub partitions: PartitionSet,
+}
+
+impl NodeStatus {
+    /// Whether its lease is in force at a time of the database's.
+    pub fn is_live(&self, now: Timestamp) -> bool {
+        now < self.until
+    }
+}
+
 /// The operators' port. Actions are compare-and-set on the row's status and recorded with the actor in the
 /// same transaction; each returns the numbers it changed, so of two concurrent calls one gets each row.
 pub trait AdminStore: Send + Sync {
@@ -134,4 +171,7 @@ pub trait AdminStore: Send + Sync {
 
     /// The outbox in numbers. Reads the whole table where the database keeps no count.
     fn stats(&self) -> BoxFuture<'_, Result<Stats, StoreError>>;
+
+    /// The nodes, those whose lease has lapsed among them, and who owns what.
+    fn fleet(&self) -> BoxFuture<'_, Result<Fleet, StoreError>>;
 }

@@ -24,7 +24,7 @@ mod write;
 
 pub use futures_util::future::BoxFuture;
 
-pub use admin::{Actor, AdminStore, Found, Listing, Query, Stats};
+pub use admin::{Actor, AdminStore, Fleet, Found, Listing, NodeStatus, Query, Stats};
 pub use clock::{Clock, SystemClock};
 pub use error::{StoreError, StoreErrorKind};
 pub use own::{Joining, NodeView, OwnStore, Released, Renewal, Taken};

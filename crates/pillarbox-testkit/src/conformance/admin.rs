@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use pillarbox_core::{
     Event,
-    domain::{Seq, Status},
-    port::{AdminStore, Change, Query},
+    domain::{Partition, PartitionSet, Seq, Status},
+    port::{AdminStore, Batch, Change, Query},
 };
 
 use super::{
     Backend,
-    scene::{Scene, build, dead, event, events, keyed, new_row, operator, partition_of, retry},
+    scene::{LONG, Scene, build, dead, event, events, joining, keyed, new_row, operator, partition_of, retry},
 };
 
 async fn list<B: Backend>(scene: &Scene<B>, query: &Query) -> Vec<Seq> {
@@ -255,4 +255,31 @@ pub async fn the_outbox_in_numbers<B: Backend>() {
     let later = scene.store().stats().await.expect("stats");
     assert_eq!(later.live_nodes, 1, "a lapsed node is not live");
     assert!(later.now >= stats.now);
+}
+
+/// O5: who is there, and who owns what.
+pub async fn the_nodes_and_what_they_own<B: Backend>() {
+    let scene = Scene::<B>::new().await;
+    let empty = scene.store().fleet().await.expect("fleet");
+    assert_eq!((empty.nodes.len(), empty.free), (0, PartitionSet::ALL));
+
+    let some = |numbers: &[u8]| numbers.iter().copied().map(Partition).collect::<PartitionSet>();
+    let ada = scene.owner_of("ada", LONG, some(&[0, 7, 255])).await;
+    scene.owner_of("bob", Duration::from_secs(4), some(&[1])).await;
+    let batch = Batch { mark: Some(Seq(5)), ..Batch::default() };
+    scene.settle_batch(&ada, &batch).await;
+    let fleet = scene.store().fleet().await.expect("fleet");
+    let [first, second] = &fleet.nodes[..] else { panic!("{fleet:?}") };
+    assert_eq!((first.node.as_str(), first.incarnation, first.mark), ("ada", ada.lease.incarnation, Some(Seq(5))));
+    assert_eq!((first.partitions, second.partitions), (some(&[0, 7, 255]), some(&[1])));
+    assert_eq!((second.node.as_str(), second.mark), ("bob", None));
+    assert_eq!(second.routes, joining("bob", LONG).routes);
+    assert_eq!(fleet.free.len(), 252);
+    assert!(first.is_live(fleet.now) && second.is_live(fleet.now));
+    assert!(first.started_at <= fleet.now && second.until < first.until);
+
+    scene.backend.pass(Duration::from_secs(5)).await;
+    let later = scene.store().fleet().await.expect("fleet");
+    assert_eq!(later.nodes.iter().map(|node| node.is_live(later.now)).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(later.nodes[1].partitions, some(&[1]), "a lapsed node's partitions are its own until it is expelled");
 }

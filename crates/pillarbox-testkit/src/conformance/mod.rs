@@ -213,6 +213,7 @@ macro_rules! conformance {
             a_discarded_event_is_gone_and_frees_its_key,
             a_skipped_event_stays_dead_and_frees_its_key,
             the_outbox_in_numbers,
+            the_nodes_and_what_they_own,
         );
         $crate::conformance!(@group $backend, race:
             every_event_of_racing_writers_is_read_once_and_in_order_per_key,

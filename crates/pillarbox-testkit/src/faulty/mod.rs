@@ -62,6 +62,8 @@ pub enum Call {
     Skip,
     /// `AdminStore::stats`.
     Stats,
+    /// `AdminStore::fleet`.
+    Fleet,
     /// `WakeStore::hint`.
     Hint,
     /// `WakeStore::news`.
@@ -100,6 +102,7 @@ impl Call {
         Self::Discard,
         Self::Skip,
         Self::Stats,
+        Self::Fleet,
         Self::Hint,
         Self::News,
     ];

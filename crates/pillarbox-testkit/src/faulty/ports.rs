@@ -5,8 +5,8 @@ use std::time::Duration;
 use pillarbox_core::{
     domain::{EventId, Key, Lease, NodeId, Partition, PartitionSet, Seq},
     port::{
-        Actor, AdminStore, Batch, BoxFuture, Candidate, Due, Joining, Listing, NewKey, NewRow, OwnStore, Page, Pick,
-        PurgeRequest, Purged, Query, ReadStore, Recall, Released, Renewal, Row, Scan, Settled, Stats, StoreError,
+        Actor, AdminStore, Batch, BoxFuture, Candidate, Due, Fleet, Joining, Listing, NewKey, NewRow, OwnStore, Page,
+        Pick, PurgeRequest, Purged, Query, ReadStore, Recall, Released, Renewal, Row, Scan, Settled, Stats, StoreError,
         Taken, TransactStore, UpkeepStore, WakeStore, WriteStore,
     },
 };
@@ -161,6 +161,10 @@ impl<S: AdminStore> AdminStore for Faulty<S> {
 
     fn stats(&self) -> Answer<'_, Stats> {
         self.faults.around(Call::Stats, self.store.stats())
+    }
+
+    fn fleet(&self) -> Answer<'_, Fleet> {
+        self.faults.around(Call::Fleet, self.store.fleet())
     }
 }
 

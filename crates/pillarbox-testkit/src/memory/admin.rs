@@ -2,7 +2,7 @@
 
 use pillarbox_core::{
     domain::{Key, Partition, Seq, Status, Timestamp},
-    port::{Actor, AdminStore, BoxFuture, Found, HoldKind, Listing, Query, Stats, StoreError},
+    port::{Actor, AdminStore, BoxFuture, Fleet, Found, HoldKind, Listing, Query, Stats, StoreError},
 };
 
 use super::{
@@ -172,5 +172,9 @@ impl AdminStore for MemoryStore {
 
     fn stats(&self) -> BoxFuture<'_, Result<Stats, StoreError>> {
         Box::pin(async { Ok(self.run(|tables, now| tables.stats(now)).await) })
+    }
+
+    fn fleet(&self) -> BoxFuture<'_, Result<Fleet, StoreError>> {
+        Box::pin(async { Ok(self.run(|tables, now| tables.fleet(now)).await) })
     }
 }

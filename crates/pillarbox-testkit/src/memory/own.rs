@@ -3,8 +3,8 @@
 use std::{array, time::Duration};
 
 use pillarbox_core::{
-    domain::{Incarnation, Lease, NodeId, PartitionSet, Seq, Timestamp},
-    port::{BoxFuture, Joining, NodeView, OwnStore, Released, Renewal, StoreError, Taken},
+    domain::{Incarnation, Lease, NodeId, Partition, PartitionSet, Seq, Timestamp},
+    port::{BoxFuture, Fleet, Joining, NodeStatus, NodeView, OwnStore, Released, Renewal, StoreError, Taken},
 };
 
 use super::{MemoryStore, tables::Tables};
@@ -12,6 +12,7 @@ use super::{MemoryStore, tables::Tables};
 /// A row of the table of nodes.
 pub(super) struct Node {
     incarnation: Incarnation,
+    started_at: Timestamp,
     until: Timestamp,
     routes: Vec<String>,
     in_flight: u32,
@@ -56,6 +57,7 @@ impl Tables {
         let incarnation = Incarnation(self.incarnations);
         let node = Node {
             incarnation,
+            started_at: now,
             until: now.saturating_add(joining.ttl),
             routes: joining.routes.clone(),
             in_flight: joining.in_flight,
@@ -76,6 +78,22 @@ impl Tables {
             nodes: self.nodes.iter().map(view).collect(),
             owners: Box::new(array::from_fn(|number| self.partitions[number].owner.clone())),
         })
+    }
+
+    pub(super) fn fleet(&self, now: Timestamp) -> Fleet {
+        let owned_by = |owner: Option<&NodeId>| {
+            Partition::all().filter(|number| self.partitions[usize::from(number.0)].owner.as_ref() == owner).collect()
+        };
+        let view = |(name, node): (&NodeId, &Node)| NodeStatus {
+            node: name.clone(),
+            incarnation: node.incarnation,
+            started_at: node.started_at,
+            until: node.until,
+            routes: node.routes.clone(),
+            mark: node.mark,
+            partitions: owned_by(Some(name)),
+        };
+        Fleet { nodes: self.nodes.iter().map(view).collect(), free: owned_by(None), now }
     }
 
     fn expel(&mut self, lease: &Lease, now: Timestamp) -> Option<Vec<NodeId>> {
