@@ -7,6 +7,9 @@ use tracing_subscriber::EnvFilter;
 
 mod demo;
 mod error;
+mod migrate;
+mod status;
+mod store;
 
 use error::Error;
 
@@ -26,6 +29,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Args),
+    Migrate(migrate::Args),
+    Status(status::Args),
 }
 
 fn main() -> ExitCode {
@@ -33,6 +38,8 @@ fn main() -> ExitCode {
     let quiet = start_logs(cli.verbose);
     let end = match cli.command {
         Command::Demo(args) => on_runtime(demo::run(args, quiet)),
+        Command::Migrate(args) => on_runtime(migrate::run(args)),
+        Command::Status(args) => on_runtime(status::run(args)),
     };
     end.unwrap_or_else(|error| {
         error.print();

@@ -14,6 +14,7 @@ use crate::{
     admin::AdminSql,
     connection::{Entered, Line},
     error,
+    migrate::migrations,
     own::OwnSql,
     read::ReadSql,
     settle::SettleSql,
@@ -129,6 +130,14 @@ impl Options {
     pub fn log_statements(mut self) -> Self {
         self.log_statements = true;
         self
+    }
+
+    /// The migrations as one script, for a tool of one's own such as the `sqlite3` program. It is for a file without
+    /// the tables; `migrations` has the single steps.
+    pub fn migration_sql(&self) -> Result<String, StoreError> {
+        let steps = migrations(&self.prefix)?.into_iter();
+        let steps = steps.map(|(version, sql)| format!("\n-- Version {version}\nbegin immediate;\n{sql}commit;\n"));
+        Ok(std::iter::once("pragma journal_mode = wal;\n".to_owned()).chain(steps).collect())
     }
 
     /// Opens the store in a file, which is made if it is missing: a path, or a URL such as `sqlite:shop.db`.

@@ -9,18 +9,23 @@
 //! |---|---|---|
 //! | `sqlite` | [`SqliteStore`], on a file of its own or your application's | yes |
 
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod any;
+
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub use any::{AnyConnection, AnyOptions, AnyStore, AnyTransaction, Kind};
 pub use pillarbox_core::{
     domain::{
-        AggregateType, Delivery, Epoch, Event, EventBuilder, EventError, EventId, EventType, Failure, HandlerError,
-        Headers, Key, Outcome, Partition, Payload, Record, RetryPolicy, Route, Seq, Status, Timestamp,
+        AggregateType, Dedup, Delivery, Epoch, Event, EventBuilder, EventError, EventId, EventType, Failure,
+        HandlerError, Headers, Key, Outcome, Partition, Payload, Record, RetryPolicy, Route, Seq, Status, Timestamp,
     },
     engine::{
-        Builder, Configured, Dead, Handler, HandlerExt, Heartbeat, Interceptor, IntoEvent, NoHook, OnDeadHead,
-        OnSuccess, Outbox, OutboxError, PurgeOptions, Receipt, Report, Transaction, WriteError, WriterHook, mode,
-        new_id,
+        Builder, Configured, Dead, Duplicate, Handler, HandlerExt, Heartbeat, Interceptor, IntoEvent, NoHook,
+        OnDeadHead, OnSuccess, Outbox, OutboxError, PurgeOptions, Receipt, Report, Transaction, WriteError, WriterHook,
+        mode, new_id,
     },
     observe,
-    port::{self, Actor, Found, Listing, PurgeScope, Query, Stats, StoreError, StoreErrorKind},
+    port::{self, Actor, Fleet, Found, Listing, NodeStatus, PurgeScope, Query, Stats, StoreError, StoreErrorKind},
 };
 #[cfg(feature = "sqlite")]
 pub use pillarbox_sqlite::{Durability, Options as SqliteOptions, SqliteStore, SqliteTransaction};

@@ -1,0 +1,59 @@
+//! The database that a subcommand works on.
+
+use clap::Args;
+use pillarbox::{AnyOptions, AnyStore, Kind, StoreErrorKind, port::UpkeepStore as _};
+
+use crate::error::Error;
+
+/// Which outbox.
+#[derive(Debug, Args)]
+pub(crate) struct Database {
+    /// The database: sqlite:FILE, postgres://..., mysql://... or mariadb://...
+    #[arg(long, value_name = "URL", env = "PILLARBOX_DB", hide_env_values = true)]
+    db: String,
+    /// What the names of the outbox's tables begin with.
+    #[arg(long, value_name = "NAME", env = "PILLARBOX_PREFIX", default_value = "outbox_")]
+    prefix: String,
+    /// The schema that the tables lie in; for MySQL and MariaDB the database. Default: the connection's own.
+    #[arg(long, value_name = "NAME", env = "PILLARBOX_SCHEMA")]
+    schema: Option<String>,
+}
+
+impl Database {
+    pub(crate) fn kind(&self) -> Result<Kind, Error> {
+        Kind::of(&self.db).map_err(|error| Error::new("the database is not known").caused_by(error))
+    }
+
+    pub(crate) fn options(&self) -> AnyOptions {
+        let options = AnyOptions::new().prefix(&self.prefix);
+        match &self.schema {
+            Some(schema) => options.schema(schema),
+            None => options,
+        }
+    }
+
+    /// Opens it, whether or not it has the tables.
+    pub(crate) async fn open(&self) -> Result<AnyStore, Error> {
+        let kind = self.kind()?;
+        self.options().open(&self.db).await.map_err(|error| {
+            let advice = match error.kind() {
+                StoreErrorKind::Rejected => "look at the URL, the prefix and the schema",
+                _ => "look whether the server runs, and whether host, port, name and password are right",
+            };
+            Error::new(format!("the {kind} database could not be opened")).caused_by(error).advice(advice)
+        })
+    }
+
+    /// Opens it, and finds the tables of this program's version.
+    pub(crate) async fn open_migrated(&self) -> Result<AnyStore, Error> {
+        let store = self.open().await?;
+        store.check().await.map_err(|error| {
+            let failed = Error::new("the outbox can't be read");
+            match error.kind() {
+                StoreErrorKind::Schema => failed.caused_by(error).advice("pillarbox migrate --db URL"),
+                _ => failed.caused_by(error),
+            }
+        })?;
+        Ok(store)
+    }
+}

@@ -1,0 +1,199 @@
+//! From a URL to a store.
+
+use std::fmt;
+
+use pillarbox_core::port::{StoreError, StoreErrorKind};
+
+use super::AnyStore;
+
+/// A kind of database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// SQLite, embedded.
+    Sqlite,
+    /// PostgreSQL.
+    Postgres,
+    /// MySQL and MariaDB.
+    MySql,
+}
+
+impl Kind {
+    /// The kind that a URL names by its scheme.
+    pub fn of(url: &str) -> Result<Self, StoreError> {
+        // The rest of the URL may hold a password, and is not repeated.
+        let (scheme, _) = url.split_once(':').unwrap_or_default();
+        match scheme.to_ascii_lowercase().as_str() {
+            "sqlite" => Ok(Self::Sqlite),
+            "postgres" | "postgresql" => Ok(Self::Postgres),
+            "mysql" | "mariadb" => Ok(Self::MySql),
+            other => {
+                let found = if other.is_empty() { "no scheme".into() } else { format!("the scheme {other:?}") };
+                Err(StoreError::new(
+                    StoreErrorKind::Rejected,
+                    format!(
+                        "a database URL begins with sqlite:, postgres://, postgresql://, mysql:// or mariadb://, and \
+                         this one has {found}"
+                    ),
+                ))
+            }
+        }
+    }
+
+    /// As people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sqlite => "SQLite",
+            Self::Postgres => "PostgreSQL",
+            Self::MySql => "MySQL or MariaDB",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The settings that every database has.
+#[derive(Clone, Debug, Default)]
+pub struct AnyOptions {
+    prefix: Option<String>,
+    schema: Option<String>,
+}
+
+impl AnyOptions {
+    /// The defaults: the prefix `outbox_`, and the schema that the connection has.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The prefix of the table names.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = Some(prefix.into());
+        self
+    }
+
+    /// The schema (MySQL: the database) that the tables lie in. SQLite has none, and refuses it.
+    #[must_use]
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = Some(schema.into());
+        self
+    }
+
+    /// Opens the database that the URL names.
+    pub async fn open(self, url: &str) -> Result<AnyStore, StoreError> {
+        match Kind::of(url)? {
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite => Ok(AnyStore::Sqlite(self.sqlite()?.open(url).await?)),
+            #[cfg(feature = "postgres")]
+            Kind::Postgres => Ok(AnyStore::Postgres(self.postgres().open(url).await?)),
+            #[cfg(feature = "mysql")]
+            Kind::MySql => Ok(AnyStore::MySql(self.mysql().open(url).await?)),
+            #[allow(unreachable_patterns, reason = "with all features there is no other")]
+            missing => Err(not_built(missing)),
+        }
+    }
+
+    /// The migrations as SQL, for a tool of one's own.
+    pub fn migration_sql(self, kind: Kind) -> Result<String, StoreError> {
+        match kind {
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite => self.sqlite()?.migration_sql(),
+            #[cfg(feature = "postgres")]
+            Kind::Postgres => self.postgres().migration_sql(),
+            #[cfg(feature = "mysql")]
+            Kind::MySql => self.mysql().migration_sql(),
+            #[allow(unreachable_patterns, reason = "with all features there is no other")]
+            missing => Err(not_built(missing)),
+        }
+    }
+
+    #[cfg(feature = "sqlite")]
+    fn sqlite(self) -> Result<crate::SqliteOptions, StoreError> {
+        if let Some(schema) = self.schema {
+            return Err(StoreError::new(
+                StoreErrorKind::Rejected,
+                format!("SQLite has no schemas: leave out the schema {schema:?}, or use a prefix"),
+            ));
+        }
+        let options = crate::SqliteOptions::new();
+        Ok(match self.prefix {
+            Some(prefix) => options.prefix(prefix),
+            None => options,
+        })
+    }
+
+    #[cfg(feature = "postgres")]
+    fn postgres(self) -> crate::PostgresOptions {
+        let mut options = crate::PostgresOptions::new();
+        if let Some(prefix) = self.prefix {
+            options = options.prefix(prefix);
+        }
+        if let Some(schema) = self.schema {
+            options = options.schema(schema);
+        }
+        options
+    }
+
+    #[cfg(feature = "mysql")]
+    fn mysql(self) -> crate::MySqlOptions {
+        let mut options = crate::MySqlOptions::new();
+        if let Some(prefix) = self.prefix {
+            options = options.prefix(prefix);
+        }
+        if let Some(schema) = self.schema {
+            options = options.schema(schema);
+        }
+        options
+    }
+}
+
+#[allow(dead_code, reason = "with all features nothing is missing")]
+fn not_built(kind: Kind) -> StoreError {
+    let feature = match kind {
+        Kind::Sqlite => "sqlite",
+        Kind::Postgres => "postgres",
+        Kind::MySql => "mysql",
+    };
+    StoreError::new(
+        StoreErrorKind::Rejected,
+        format!("this program was built without {kind}: build it with the feature `{feature}` of the crate pillarbox"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scheme_decides() {
+        for (url, kind) in [
+            ("sqlite:shop.db", Kind::Sqlite),
+            ("sqlite:///var/shop.db", Kind::Sqlite),
+            ("postgres://a@b/c", Kind::Postgres),
+            ("PostgreSQL://a@b/c", Kind::Postgres),
+            ("mysql://a@b/c", Kind::MySql),
+            ("mariadb://a@b/c", Kind::MySql),
+        ] {
+            assert_eq!(Kind::of(url).unwrap(), kind, "{url}");
+        }
+    }
+
+    #[test]
+    fn another_scheme_is_refused_without_repeating_the_url() {
+        for url in ["shop.db", "", "oracle://me:secret@host/db", "postgress://me:secret@host"] {
+            let error = Kind::of(url).unwrap_err().to_string();
+            assert!(error.contains("postgres://") && !error.contains("secret"), "{error}");
+        }
+    }
+
+    #[cfg(feature = "sqlite")]
+    #[tokio::test]
+    async fn sqlite_refuses_a_schema() {
+        let error = AnyOptions::new().schema("app").open("sqlite::memory:").await.unwrap_err();
+        assert!(error.to_string().contains("SQLite has no schemas"), "{error}");
+    }
+}
