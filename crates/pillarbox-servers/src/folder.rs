@@ -50,10 +50,14 @@ pub(crate) fn cached(name: &str, fill: impl FnOnce(&Path) -> Result<(), Error>) 
     if path.is_dir() {
         return Ok(path);
     }
-    let draft = cache.join(format!("{name}.draft"));
-    if draft.exists() {
-        fs::remove_dir_all(&draft).map_err(Error::of("remove", &draft))?;
+    // Those of processes that were killed; programs that they left behind may still be writing.
+    let old = format!("{name}.draft-");
+    for entry in fs::read_dir(&cache).map_err(Error::of("list", &cache))?.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&old) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
+    let draft = cache.join(format!("{old}{}", word()));
     fs::create_dir(&draft).map_err(Error::of("create", &draft))?;
     open_to_all(&draft)?;
     fill(&draft)?;

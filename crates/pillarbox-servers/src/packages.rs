@@ -33,6 +33,25 @@ pub fn ensure(names: &[&str]) -> Result<(), Error> {
     apt(&["install"], &missing)
 }
 
+/// The address from which this machine gets its Debian packages.
+pub(crate) fn mirror() -> Result<String, Error> {
+    let find = || {
+        let mut command = Command::new("apt-get");
+        command.args(["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Label: Debian"]);
+        let printed = process::output(&mut command, "")?;
+        Ok(printed.lines().next().map(str::to_owned))
+    };
+    if let Some(address) = find()? {
+        return Ok(address);
+    }
+    // It is told by the lists, and a fresh image has none.
+    if process::is_root() {
+        let _lock = folder::lock("packages")?;
+        apt(&["update"], &[])?;
+    }
+    find()?.ok_or_else(|| Error::new("the package manager knows no mirror: run `apt-get update` first"))
+}
+
 /// Those of the packages that are not installed.
 fn missing<'a>(names: &[&'a str]) -> Vec<&'a str> {
     // It fails when it does not know one of the names, and prints the others all the same.
