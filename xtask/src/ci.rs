@@ -10,10 +10,8 @@ const DENY_WARNINGS: &str = "-D warnings";
 
 /// Runs every step, cheap ones first; the first failure ends it.
 pub(crate) fn run() -> Result<(), Failed> {
-    let mut tests = test::runner();
-    if test::has_nextest() {
-        tests = tests.args(&["--profile".to_owned(), "ci".to_owned()]);
-    }
+    let profile: &[&str] = if test::has_nextest() { &["--profile", "ci"] } else { &[] };
+    let tests = test::runner(&profile.iter().map(|&arg| arg.to_owned()).collect::<Vec<_>>());
     let deny = if workspace::has_tool("deny") {
         Work::Run(Command::cargo(["deny", "check", "licenses", "bans", "sources"]))
     } else {

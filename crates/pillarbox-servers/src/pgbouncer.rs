@@ -8,7 +8,7 @@
 //! use unnamed ones. `sqlx` does so for queries that are not `persistent`, or with
 //! `statement_cache_capacity(0)`, by preparing and closing within one exchange.
 
-use std::{net::TcpStream, process::Command, time::Duration};
+use std::{net::TcpStream, path::Path, process::Command, time::Duration};
 
 use crate::{
     Error, Postgres,
@@ -86,6 +86,11 @@ impl PgBouncer {
     /// The port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The folder of its data and its log, which goes with it.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// The version, as it tells it.

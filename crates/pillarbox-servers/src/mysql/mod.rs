@@ -115,6 +115,11 @@ impl Server {
         self.folder.path().join("socket/server")
     }
 
+    /// The folder of its data and its log, which goes with it.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The version, as the server tells it.
     pub fn version(&self) -> &str {
         &self.programs.version

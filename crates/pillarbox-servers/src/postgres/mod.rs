@@ -114,6 +114,11 @@ impl Postgres {
         self.folder.path().join("socket")
     }
 
+    /// The folder of its data and its log, which goes with it.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The certificate that signed the server's, for `sslrootcert`; none without [`Options::tls`].
     pub fn root_certificate(&self) -> Option<&Path> {
         self.certificate.as_ref().map(|certificate| certificate.root.as_path())
@@ -152,8 +157,11 @@ impl Postgres {
             command.arg("-c").arg(format!("{name}={value}"));
         }
         let pid_file = data.join("postmaster.pid");
-        // The last line of this file tells what the server is doing.
-        let ready = || fs::read_to_string(&pid_file).is_ok_and(|text| text.trim_end().ends_with("ready"));
+        // The last line of this file tells what the server is doing. One that was killed leaves its file behind,
+        // with other numbers in it.
+        let stale = fs::read_to_string(&pid_file).unwrap_or_default();
+        let ready =
+            || fs::read_to_string(&pid_file).is_ok_and(|text| text != stale && text.trim_end().ends_with("ready"));
         Guarded::start(&command, self.folder.path(), Signal::Quit, ready)
     }
 
