@@ -116,14 +116,17 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // A server that is gone took the database with it.
-        let _ = match self.family {
+        let dropped = match self.family {
             Family::Postgres => {
                 let statement = format!("drop database if exists {} with (force)", self.name);
                 self.run_sql(POSTGRES_ADMIN, "postgres", &statement)
             }
             Family::MySql => mysql::drop_database(self.port, &self.name),
         };
+        // A server that is gone took the database with it. Whether that is so, a reader of the output can tell.
+        if let Err(error) = dropped {
+            eprintln!("the database {} was not dropped: {error}", self.name);
+        }
     }
 }
 

@@ -19,8 +19,8 @@ pub const BLIND: Login = Login { name: "pillarbox_blind", password: "second-clas
 /// PostgreSQL's superuser.
 pub const POSTGRES_ADMIN: Login = Login { name: "postgres", password: "postmaster" };
 
-/// Who may do everything on MariaDB and MySQL.
-pub const MYSQL_ADMIN: Login = Login { name: "root", password: "postmaster" };
+/// Who may do everything on MariaDB and MySQL. Not `root`, whom a new server has already, without a password.
+pub const MYSQL_ADMIN: Login = Login { name: "postmaster", password: "postmaster" };
 
 impl Login {
     /// The URL of a database on this machine.

@@ -14,7 +14,8 @@ use crate::{Error, folder, packages, process};
 pub struct MariaDb(Server);
 
 impl MariaDb {
-    /// Starts a server with the settings for tests: 300 connections, and nothing waits for the disk.
+    /// Starts a server with the settings for tests: 300 connections, and nothing waits for the disk. Killing the
+    /// server loses no commit; only killing the machine would.
     pub fn start() -> Result<Self, Error> {
         Self::start_with(Options::default())
     }

@@ -20,7 +20,8 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 pub struct MySql(Server);
 
 impl MySql {
-    /// Starts a server with the settings for tests: 300 connections, and nothing waits for the disk.
+    /// Starts a server with the settings for tests: 300 connections, and nothing waits for the disk. Killing the
+    /// server loses no commit; only killing the machine would.
     pub fn start() -> Result<Self, Error> {
         Self::start_with(Options::default())
     }

@@ -21,18 +21,21 @@ fn keeps_its_data_however_it_ends(server: &mut Server) {
 
 #[test]
 fn mariadb_keeps_its_data_however_it_ends() {
-    let options = Options::default().durable().setting("max-connections", "77");
-    let mut mariadb = MariaDb::start_with(options).unwrap();
-    keeps_its_data_however_it_ends(&mut mariadb);
-    assert_eq!(mariadb.client("", "select @@max_connections").unwrap().trim(), "77");
-    assert_eq!(mariadb.client("", "select @@innodb_flush_log_at_trx_commit").unwrap().trim(), "1");
+    keeps_its_data_however_it_ends(&mut MariaDb::start().unwrap());
 }
 
 #[test]
 fn mysql_keeps_its_data_however_it_ends() {
     if Shared::MySql.is_there() {
-        keeps_its_data_however_it_ends(&mut MySql::start_with(Options::default().durable()).unwrap());
+        keeps_its_data_however_it_ends(&mut MySql::start().unwrap());
     } else {
         println!("there is no MySQL: not tested with it");
     }
+}
+
+#[test]
+fn mariadb_has_the_settings_that_were_asked_for() {
+    let mariadb = MariaDb::start_with(Options::default().durable().setting("max-connections", "77")).unwrap();
+    assert_eq!(mariadb.client("", "select @@max_connections").unwrap().trim(), "77");
+    assert_eq!(mariadb.client("", "select @@innodb_flush_log_at_trx_commit").unwrap().trim(), "1");
 }

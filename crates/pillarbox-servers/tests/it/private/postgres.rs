@@ -11,7 +11,7 @@ use crate::client::{complaint, rows};
 #[test]
 fn postgres_keeps_its_data_however_it_ends() {
     for version in [Version::Debian, Version::Newest] {
-        let mut postgres = Postgres::options(version).durable().start().unwrap();
+        let mut postgres = Postgres::start(version).unwrap();
         let database = postgres.database();
         let url = database.url();
         rows(&url, &["create table t (n int)", "insert into t values (1)"]);
