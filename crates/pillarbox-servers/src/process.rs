@@ -192,7 +192,13 @@ pub(crate) fn output(command: &mut Command, input: &str) -> Result<String, Error
         return Ok(text);
     }
     let complaint = String::from_utf8_lossy(&output.stderr);
-    Err(Error::new(format!("{} ended with {}: {}{text}", program.display(), output.status, complaint.trim())))
+    Err(Error::new(format!(
+        "{} ended with {}:\n{}\n{}",
+        program.display(),
+        output.status,
+        complaint.trim(),
+        text.trim()
+    )))
 }
 
 /// A port of 127.0.0.1 on which nothing listens. It lies below those that the kernel gives to connections, so
