@@ -1,7 +1,11 @@
 //! What operators see and do.
 
-use pillarbox_core::domain::{Seq, Status, Timestamp};
-use pillarbox_core::port::{Actor, AdminStore, BoxFuture, Found, Listing, Query, Stats, StoreError};
+use std::collections::HashMap;
+
+use pillarbox_core::domain::{Incarnation, NodeId, PartitionSet, Seq, Status, Timestamp};
+use pillarbox_core::port::{
+    Actor, AdminStore, BoxFuture, Fleet, Found, Listing, NodeStatus, Query, Stats, StoreError,
+};
 use sqlx::{
     Arguments as _, AssertSqlSafe, MySqlConnection, Row as _, SqlStr,
     mysql::{MySqlArguments, MySqlRow},
@@ -53,6 +57,9 @@ statements!(AdminSql {
     /// By the status.
     worst: "select `partition`, count(*) from {event} force index (by_status) where status in ('NEW', 'RETRY')
         group by `partition` order by 2 desc, 1 limit 1",
+    nodes: "select id, incarnation, timestampdiff(microsecond, {epoch}, started_at),
+            timestampdiff(microsecond, {epoch}, `until`), routes, mark
+        from {instance} order by id",
 });
 
 impl AdminStore for MySqlStore {
@@ -93,6 +100,49 @@ impl AdminStore for MySqlStore {
             entered.done();
             Ok(stats)
         })
+    }
+
+    fn fleet(&self) -> BoxFuture<'_, Result<Fleet, StoreError>> {
+        Box::pin(async {
+            let mut entered = self.0.seeks.enter().await?;
+            let fleet = self.read_fleet(&mut entered).await?;
+            entered.done();
+            Ok(fleet)
+        })
+    }
+}
+
+impl MySqlStore {
+    /// The partitions first: who joins meanwhile owns none of them yet.
+    async fn read_fleet(&self, connection: &mut MySqlConnection) -> Result<Fleet, StoreError> {
+        let sql = &self.0.sql;
+        let now = sqlx::query(sql.upkeep.clock.clone()).fetch_one(&mut *connection).await.map_err(error::of)?;
+        let owners = sqlx::query(sql.own.owners.clone()).fetch_all(&mut *connection).await.map_err(error::of)?;
+        let nodes = sqlx::query(sql.admin.nodes.clone()).fetch_all(&mut *connection).await.map_err(error::of)?;
+        let mut owned: HashMap<&str, PartitionSet> = HashMap::new();
+        let mut free = PartitionSet::EMPTY;
+        for row in &owners {
+            let partition = row::partition(row, 0).map_err(error::of)?;
+            match row.try_get::<Option<&str>, _>(1).map_err(error::of)? {
+                Some(owner) => owned.entry(owner).or_default().insert(partition),
+                None => free.insert(partition),
+            };
+        }
+        let status = |row: &MySqlRow| {
+            let number = |column: usize| row.try_get::<i64, _>(column).map_err(error::of);
+            let name = row::text(row, 0).map_err(error::of)?;
+            Ok(NodeStatus {
+                node: NodeId::new(name),
+                incarnation: Incarnation(number(1)?),
+                started_at: Timestamp::from_micros(number(2)?),
+                until: Timestamp::from_micros(number(3)?),
+                routes: serde_json::from_str(row::text(row, 4).map_err(error::of)?).map_err(error::unreadable)?,
+                mark: row.try_get::<Option<i64>, _>(5).map_err(error::of)?.map(Seq),
+                partitions: owned.get(name).copied().unwrap_or_default(),
+            })
+        };
+        let nodes = nodes.iter().map(status).collect::<Result<_, StoreError>>()?;
+        Ok(Fleet { nodes, free, now: Timestamp::from_micros(now.try_get(0).map_err(error::of)?) })
     }
 }
 
