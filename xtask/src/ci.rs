@@ -1,7 +1,7 @@
 //! `cargo x ci`: the one gate.
 
 use crate::{
-    acceptance, examples, readme,
+    acceptance, examples, readme, servers,
     step::{Command, Failed, Step, Work, run_all},
     test, workspace,
 };
@@ -42,6 +42,8 @@ pub(crate) fn run() -> Result<(), Failed> {
                     .env("RUSTDOCFLAGS", DENY_WARNINGS),
             ),
         ),
+        // From here on, every step has them.
+        Step::new("servers", Work::Own("cargo x servers", servers::start)),
         Step::new("tests", Work::Run(tests)),
         Step::new("tests named", named()),
         Step::new("doctests", Work::Run(test::doctests())),

@@ -1,12 +1,14 @@
 //! `cargo x test`: every test, from a fresh checkout.
 
 use crate::{
+    servers,
     step::{Command, Failed},
     workspace,
 };
 
 /// Runs the tests, then the doctests. With arguments, only the tests, and they go to the runner.
 pub(crate) fn run(args: &[String]) -> Result<(), Failed> {
+    servers::start()?;
     runner().args(args).run()?;
     if args.is_empty() {
         doctests().run()?;
