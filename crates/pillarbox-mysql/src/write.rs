@@ -4,9 +4,7 @@ use std::collections::HashMap;
 
 use pillarbox_core::domain::{Event, EventId, Key, Seq, Timestamp};
 use pillarbox_core::port::{BoxFuture, NewKey, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore};
-use sqlx::{
-    Arguments as _, MySql, MySqlConnection, Row as _, SqlStr, Transaction, mysql::MySqlArguments,
-};
+use sqlx::{Arguments as _, MySql, MySqlConnection, Row as _, SqlStr, Transaction, mysql::MySqlArguments};
 
 use crate::{
     MySqlStore, error,
