@@ -32,14 +32,22 @@ statements!(AdminSql {
     heads: "select seq from {event} force index (primary) straight_join {hold}
             on {hold}.`partition` = {event}.`partition` and space = 0 and name = event_key and from_seq = seq
         where seq in ({list}) and kind = 'DEAD_HEAD' and status = 'DEAD' for update",
-    record: concat!("insert into {action} (actor, reason, action, seq, event_id, event_type)
-        select ?, ?, ?, seq, event_id, event_type from ", given!(), " order by seq"),
-    replay: concat!("update ", given!(), " set status = 'NEW', attempts = 0, starts = 0, progress = null,
-            last_error = null, done_at = null, available_at = {now} where status = 'DEAD'"),
+    record: concat!(
+        "insert into {action} (actor, reason, action, seq, event_id, event_type)
+        select ?, ?, ?, seq, event_id, event_type from ",
+        given!(),
+        " order by seq"
+    ),
+    replay: concat!(
+        "update ",
+        given!(),
+        " set status = 'NEW', attempts = 0, starts = 0, progress = null,
+            last_error = null, done_at = null, available_at = {now} where status = 'DEAD'"
+    ),
     discard: concat!("delete {event} from ", given!(), " where status = 'DEAD'"),
     /// The owner finds the followers of a freed key as those of one that overflowed.
-    free: "update json_table(?, '$[*]' columns (n bigint path '$')) as given
-        straight_join {event} on seq = given.n
+    free_keys: "update json_table(?, '$[*]' columns (n bigint path '$')) as given
+        straight_join {event} force index (primary) on seq = given.n
         straight_join {hold}
             on {hold}.`partition` = {event}.`partition` and space = 0 and name = event_key and from_seq = seq
         set kind = 'OVERFLOW', from_seq = from_seq + 1
@@ -60,7 +68,8 @@ impl AdminStore for MySqlStore {
         Box::pin(async move {
             // One more than asked for tells whether there is a next page.
             let tail = [from.0, i64::from(limit) + 1];
-            let rows = self.matching(&self.0.sql.admin.list, query, " and seq >= ? order by seq limit ?", &tail).await?;
+            let rows =
+                self.matching(&self.0.sql.admin.list, query, " and seq >= ? order by seq limit ?", &tail).await?;
             let mut events = rows.iter().map(found).collect::<Result<Vec<_>, _>>().map_err(error::of)?;
             let next = (events.len() > limit as usize).then(|| events.pop()).flatten().map(|found| found.seq);
             Ok(Listing { events, next })
@@ -112,8 +121,7 @@ impl MySqlStore {
         tail: &str,
         binds: &[i64],
     ) -> Result<Vec<MySqlRow>, StoreError> {
-        let (sql, mut arguments) =
-            conditions(query).map_err(|error| error::of(sqlx::Error::Encode(error)))?;
+        let (sql, mut arguments) = conditions(query).map_err(|error| error::of(sqlx::Error::Encode(error)))?;
         for bind in binds {
             arguments.add(*bind).map_err(|error| error::of(sqlx::Error::Encode(error)))?;
         }
@@ -173,8 +181,8 @@ impl MySqlStore {
             .await?;
         let steps: &[&SqlStr] = match action {
             Action::Replay => &[&sql.replay],
-            Action::Discard => &[&sql.free, &sql.discard],
-            Action::Skip => &[&sql.free],
+            Action::Discard => &[&sql.free_keys, &sql.discard],
+            Action::Skip => &[&sql.free_keys],
         };
         for step in steps {
             sqlx::query((*step).clone()).bind(list.as_str()).execute(&mut *tx).await?;
@@ -185,11 +193,8 @@ impl MySqlStore {
     async fn read_stats(&self, connection: &mut MySqlConnection) -> Result<Stats, sqlx::Error> {
         let sql = &self.0.sql.admin;
         let now = sqlx::query(sql.now.clone()).fetch_one(&mut *connection).await?;
-        let mut stats = Stats {
-            now: Timestamp::from_micros(now.try_get(0)?),
-            live_nodes: unsigned(&now, 1)?,
-            ..Stats::default()
-        };
+        let mut stats =
+            Stats { now: Timestamp::from_micros(now.try_get(0)?), live_nodes: unsigned(&now, 1)?, ..Stats::default() };
         for row in sqlx::query(sql.totals.clone()).fetch_all(&mut *connection).await? {
             let oldest: i64 = row.try_get(2)?;
             let created = sqlx::query(sql.created.clone()).bind(oldest).fetch_optional(&mut *connection).await?;

@@ -17,9 +17,12 @@ statements!(UpkeepSql {
                         and name = event_key and kind = 'DEAD_HEAD' and from_seq = seq), 0)
         from {event} force index (primary) where seq > ? order by seq limit ?",
     /// By primary key, each by itself: a range would wait for the row behind it.
-    finished: concat!("delete {event} from ", given!(),
+    finished: concat!(
+        "delete {event} from ",
+        given!(),
         " where status = 'DONE' and done_at <= {epoch} + interval ? microsecond
-            or status = 'DEAD' and done_at <= {epoch} + interval ? microsecond"),
+            or status = 'DEAD' and done_at <= {epoch} + interval ? microsecond"
+    ),
     /// By primary key.
     aged: concat!("delete {event} from ", given!()),
 });

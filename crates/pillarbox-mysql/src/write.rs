@@ -2,9 +2,7 @@
 
 use pillarbox_core::domain::{Event, Key, Seq, Timestamp};
 use pillarbox_core::port::{BoxFuture, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore};
-use sqlx::{
-    Arguments as _, MySql, MySqlConnection, Row as _, SqlStr, Transaction, mysql::MySqlArguments,
-};
+use sqlx::{Arguments as _, MySql, MySqlConnection, Row as _, SqlStr, Transaction, mysql::MySqlArguments};
 
 use crate::{MySqlStore, error, own::micros, tables::Names};
 
