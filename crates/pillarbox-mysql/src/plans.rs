@@ -76,6 +76,7 @@ async fn statements_use_their_index() {
         let sql = &test.store.0.sql;
         let mut connection = MySqlConnection::connect(&test.database.url()).await.unwrap();
         let statements = [
+            sql.keys.named(),
             sql.own.named(),
             sql.read.named(),
             sql.recall.named(),
