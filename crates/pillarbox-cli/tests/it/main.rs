@@ -5,6 +5,7 @@ use std::{
     process::{Command, Output},
 };
 
+use pillarbox_servers::Shared;
 use serde_json::Value;
 use sqlx::{ConnectOptions as _, SqliteConnection, sqlite::SqliteConnectOptions};
 
@@ -306,5 +307,55 @@ fn a_url_of_no_known_database_is_refused_without_its_password() {
         let output = pillarbox(&[command, "--db", "oracle://me:secret@host/db"]);
         assert_eq!(output.status.code(), Some(1));
         assert!(stderr(&output).contains("postgres://") && !stderr(&output).contains("secret"), "{}", stderr(&output));
+    }
+}
+
+/// S3, S4, W8: what `--print` gives is run with the server's own client, and an event is written with it.
+fn prints_migrates_and_shows(server: Shared) {
+    let database = server.database();
+    let url = database.url();
+    let run = |command: &str, arguments: &[&str]| {
+        let output = pillarbox(&[&[command, "--db", &url, "--prefix", "mine_"], arguments].concat());
+        let password = url.split(['/', '@']).nth(2).and_then(|user| user.split(':').nth(1)).expect("a password");
+        for text in [&output.stdout, &output.stderr] {
+            assert!(!String::from_utf8_lossy(text).contains(password), "the password is told");
+        }
+        output
+    };
+    let text = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(run("migrate", &["--check"]).status.code(), Some(2));
+    let status = run("status", &[]);
+    assert!(stderr(&status).contains("pillarbox migrate"), "{}", stderr(&status));
+
+    let printed = run("migrate", &["--print"]);
+    assert!(printed.status.success(), "{}", stderr(&printed));
+    database.run(&text(&printed)).expect("the client runs the migrations");
+    assert!(run("migrate", &["--check"]).status.success());
+    assert_eq!(text(&run("migrate", &[])), "the tables were up to date\n");
+
+    database.run("insert into mine_event (event_type, payload) values ('Paid', '{}')").expect("an event by hand");
+    let status = run("status", &["--json"]);
+    assert!(status.status.success(), "{}", stderr(&status));
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!((&status["pending"], &status["partitions"]["free"]), (&1.into(), &256.into()));
+    assert!(text(&run("status", &[])).starts_with("1 events wait, the oldest for "));
+}
+
+#[test]
+fn postgres_is_migrated_by_hand_and_shown() {
+    prints_migrates_and_shows(Shared::Postgres);
+}
+
+#[test]
+fn mariadb_is_migrated_by_hand_and_shown() {
+    prints_migrates_and_shows(Shared::MariaDb);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_told_without_the_password() {
+    for url in ["postgres://me:secret@127.0.0.1:1/shop", "mysql://me:secret@127.0.0.1:1/shop"] {
+        let output = pillarbox(&["status", "--db", url]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(!stderr(&output).contains("secret"), "{}", stderr(&output));
     }
 }
