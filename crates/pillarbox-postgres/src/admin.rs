@@ -48,8 +48,9 @@ statements!(AdminSql {
     count: concat!("select count(*) from {event} where ", matching!()),
     /// By the dead index.
     count_dead: concat!("select count(*) from {event} where status = 'DEAD' and ", matching!()),
-    /// By primary key, as the actions that follow. Locks the rows: of two operators one acts on each.
-    dead: "select seq from {event} where seq = any($1) and status = 'DEAD' order by seq for update",
+    /// By the dead index or the primary key, as the actions that follow. Locks the rows: of two operators one acts on
+    /// each.
+    lock_dead: "select seq from {event} where seq = any($1) and status = 'DEAD' order by seq for update",
     record: "insert into {action} (actor, reason, action, seq, event_id, event_type)
         select $2, $3, $4, seq, event_id, event_type from {event} where seq = any($1) order by seq",
     /// Of the dead, those that hold their key. The holds are few.
@@ -178,7 +179,7 @@ impl PostgresStore {
         actor: &Actor,
     ) -> Result<Vec<Seq>, sqlx::Error> {
         let sql = &self.0.sql.admin;
-        let mut list = self.numbers(tx, &sql.dead, seqs).await?;
+        let mut list = self.numbers(tx, &sql.lock_dead, seqs).await?;
         let heads = match action {
             Action::Replay => Vec::new(),
             Action::Discard | Action::Skip => self.numbers(tx, &sql.heads, &list).await?,

@@ -13,7 +13,8 @@ const PRIMARY_KEY: &str = "using outbox_event_pkey";
 fn wanted(name: &str) -> (&'static [&'static str], bool) {
     match name {
         "page" | "page_late" | "rows" | "finish" | "interrupted" | "retry" | "dead" | "start" | "window"
-        | "finished" | "aged" | "list" | "record" | "replay" | "discard" | "heads" => (&[PRIMARY_KEY], false),
+        | "finished" | "aged" | "list" | "record" => (&[PRIMARY_KEY], false),
+        "lock_dead" | "replay" | "discard" | "heads" => (&["using outbox_event_"], false),
         "due" | "next_due" | "failing" => (&["outbox_event_due"], false),
         "lane" => (&["using outbox_event_key"], false),
         "list_dead" | "count_dead" => (&["outbox_event_dead"], false),
