@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pgmq::PGMQueueExt;
+use sqlx_08::postgres::PgPoolOptions;
 
 use super::{CHUNK, Event};
 use crate::{Result, round, tally::Tally};
@@ -17,12 +18,17 @@ pub(crate) struct Peer {
     tally: Arc<Tally>,
 }
 
+/// The library's own connect refuses an address without a password.
+async fn connect(url: &str) -> Result<PGMQueueExt> {
+    Ok(PGMQueueExt::new_with_pool(PgPoolOptions::new().max_connections(1).connect(url).await?).await)
+}
+
 impl round::Peer for Peer {
     const SETTINGS: &'static str = "read 500, delete in batch, one consumer; functions installed by the crate";
     const UNFINISHED: &'static str = "select count(*) from pgmq.q_events";
 
     async fn fill(url: &str, events: u32) -> Result<()> {
-        let queue = PGMQueueExt::new(url.to_owned(), 1).await?;
+        let queue = connect(url).await?;
         queue.install_sql_from_embedded().await?;
         queue.create(QUEUE).await?;
         let mut left = events as usize;
@@ -35,7 +41,7 @@ impl round::Peer for Peer {
     }
 
     async fn open(url: &str, tally: Arc<Tally>) -> Result<Self> {
-        Ok(Self { queue: PGMQueueExt::new(url.to_owned(), 1).await?, tally })
+        Ok(Self { queue: connect(url).await?, tally })
     }
 
     async fn run(self) -> Result<()> {
