@@ -1,5 +1,7 @@
 //! What operators see and do.
 
+use std::fmt::Write as _;
+
 use pillarbox_core::domain::{Seq, Status, Timestamp};
 use pillarbox_core::port::{Actor, AdminStore, BoxFuture, Found, Listing, Query, Stats, StoreError};
 use sqlx::{
@@ -214,7 +216,7 @@ fn conditions(query: &Query) -> Result<(String, MySqlArguments), sqlx::error::Bo
     let mut arguments = MySqlArguments::default();
     if !query.statuses.is_empty() {
         let marks = vec!["?"; query.statuses.len()].join(", ");
-        sql.push_str(&format!(" and status in ({marks})"));
+        let _ = write!(sql, " and status in ({marks})");
         for status in &query.statuses {
             arguments.add(status.as_str())?;
         }
@@ -230,14 +232,14 @@ fn conditions(query: &Query) -> Result<(String, MySqlArguments), sqlx::error::Bo
     ];
     for (column, value) in fields {
         if let Some(value) = value {
-            sql.push_str(&format!(" and {column} = ? and octet_length({column}) = ?"));
+            let _ = write!(sql, " and {column} = ? and octet_length({column}) = ?");
             arguments.add(value.as_str())?;
             arguments.add(crate::read::at_most(value.len()))?;
         }
     }
     for (condition, time) in [("created_at >=", query.from), ("created_at <", query.until)] {
         if let Some(time) = time {
-            sql.push_str(&format!(" and {condition} {{epoch}} + interval ? microsecond"));
+            let _ = write!(sql, " and {condition} {{epoch}} + interval ? microsecond");
             arguments.add(storable(time))?;
         }
     }
