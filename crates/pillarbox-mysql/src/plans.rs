@@ -108,7 +108,8 @@ async fn statements_use_their_index() {
                 let (key, access, extra) = (word(row, "key"), word(row, "type"), word(row, "Extra"));
                 assert_eq!(key, index, "{name} on {server:?}: {access} {extra}");
                 assert!(access != "ALL", "{name} on {server:?} reads the table");
-                let sorts = name == "failing" || name == "worst" || !extra.contains("filesort");
+                // MySQL sorts the followers of an overflowing key, once at an unclean takeover.
+                let sorts = ["failing", "worst", "behind"].contains(&name) || !extra.contains("filesort");
                 assert!(sorts, "{name} on {server:?} sorts: {extra}");
             }
             let plan: Vec<_> = rows.iter().map(|row| format!("{} {}", word(row, "table"), word(row, "Extra"))).collect();
