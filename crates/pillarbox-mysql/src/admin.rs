@@ -1,6 +1,6 @@
 //! What operators see and do.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt::Write as _};
 
 use pillarbox_core::domain::{Incarnation, NodeId, PartitionSet, Seq, Status, Timestamp};
 use pillarbox_core::port::{Actor, AdminStore, BoxFuture, Fleet, Found, Listing, NodeStatus, Query, Stats, StoreError};
@@ -262,7 +262,7 @@ fn conditions(query: &Query) -> Result<(String, MySqlArguments), sqlx::error::Bo
     let mut arguments = MySqlArguments::default();
     if !query.statuses.is_empty() {
         let marks = vec!["?"; query.statuses.len()].join(", ");
-        sql.push_str(&format!(" and status in ({marks})"));
+        let _ = write!(sql, " and status in ({marks})");
         for status in &query.statuses {
             arguments.add(status.as_str())?;
         }
@@ -278,14 +278,14 @@ fn conditions(query: &Query) -> Result<(String, MySqlArguments), sqlx::error::Bo
     ];
     for (column, value) in fields {
         if let Some(value) = value {
-            sql.push_str(&format!(" and {column} = ? and octet_length({column}) = ?"));
+            let _ = write!(sql, " and {column} = ? and octet_length({column}) = ?");
             arguments.add(value.as_str())?;
             arguments.add(crate::read::at_most(value.len()))?;
         }
     }
     for (condition, time) in [("created_at >=", query.from), ("created_at <", query.until)] {
         if let Some(time) = time {
-            sql.push_str(&format!(" and {condition} {{epoch}} + interval ? microsecond"));
+            let _ = write!(sql, " and {condition} {{epoch}} + interval ? microsecond");
             arguments.add(storable(time))?;
         }
     }

@@ -4,6 +4,8 @@
 //! twice, and the version is recorded last. One that was cut off anywhere is run again from its start. A named lock,
 //! which the server frees with the session, keeps processes that start at once apart.
 
+use std::fmt::Write as _;
+
 use pillarbox_core::port::{StoreError, StoreErrorKind};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
@@ -28,7 +30,7 @@ const PATIENCE: i64 = 60;
 pub(crate) fn text(names: &Names) -> String {
     let mut text = format!("{SCHEMA_TABLE};\n");
     for (version, sql) in MIGRATIONS {
-        text.push_str(&format!("\n{sql}\ninsert ignore into {{schema}} (version) values ({version});\n"));
+        let _ = write!(text, "\n{sql}\ninsert ignore into {{schema}} (version) values ({version});\n");
     }
     text.push_str("\ndrop function if exists {partition_of};\ndelimiter //\n");
     text.push_str(PARTITION_OF);

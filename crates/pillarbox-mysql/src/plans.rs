@@ -75,6 +75,9 @@ async fn statements_use_their_index() {
         test.run("analyze table outbox_event").await;
         let sql = &test.store.0.sql;
         let mut connection = MySqlConnection::connect(&test.database.url()).await.unwrap();
+        if server == Shared::MySql {
+            connection.execute("set explain_format = 'TRADITIONAL'").await.unwrap();
+        }
         let statements = [
             sql.keys.named(),
             sql.own.named(),
@@ -91,7 +94,8 @@ async fn statements_use_their_index() {
                 continue;
             }
             // With numbers in the place of the binds, and a list where one is opened.
-            let text = sql.as_str().replace("json_table(?", "json_table('[1, 5, 9, 3200]'").replace("{list}", "1, 5, 9, 3200").replace('?', "3100");
+            let text = sql.as_str().replace("json_table(?", "json_table('[1, 5, 9, 3200]'").replace("seq > ? and seq <= ?", "seq > 1 and seq <= 3100")
+                .replace("event_key = ?", "event_key = 'k'").replace("{list}", "1, 5, 9, 3200").replace('?', "100");
             // What the server does not understand fails here.
             let rows = connection
                 .fetch_all(AssertSqlSafe(format!("explain {text}")))
@@ -105,7 +109,8 @@ async fn statements_use_their_index() {
                 let (key, access, extra) = (word(row, "key"), word(row, "type"), word(row, "Extra"));
                 assert_eq!(key, index, "{name} on {server:?}: {access} {extra}");
                 assert!(access != "ALL", "{name} on {server:?} reads the table");
-                let sorts = name == "failing" || name == "worst" || !extra.contains("filesort");
+                // MySQL sorts the followers of an overflowing key, once at an unclean takeover.
+                let sorts = ["failing", "worst", "behind"].contains(&name) || !extra.contains("filesort");
                 assert!(sorts, "{name} on {server:?} sorts: {extra}");
             }
             let plan: Vec<_> = rows.iter().map(|row| format!("{} {}", word(row, "table"), word(row, "Extra"))).collect();

@@ -14,8 +14,8 @@ statements!(KeySql {
     /// By primary key, in the order of the keys. One whose window is over is taken over.
     enter: "insert into {dedup} (dedup_key, event_id, expires_at, entered_by)
         select cast(k as binary), id, utc_timestamp(6) + interval w microsecond, ?
-        from json_table(?, '$[*]' columns (k varchar(512) path '$[0]', id varchar(26) path '$[1]',
-            w bigint path '$[2]')) as given
+        from json_table(?, '$[*]' columns (k varchar(512) character set utf8mb4 path '$[0]',
+            id varchar(26) character set utf8mb4 path '$[1]', w bigint path '$[2]')) as given
         order by cast(k as binary)
         on duplicate key update
             event_id = if({dedup}.expires_at <= utc_timestamp(6), values(event_id), {dedup}.event_id),

@@ -183,7 +183,7 @@ async fn a_transaction_that_has_written_nothing_is_not_waited_for(server: Shared
     // When it writes, its number is a higher one.
     reader.execute("insert into outbox_event (event_type, payload) values ('a', '1')").await.unwrap();
     reader.execute("commit").await.unwrap();
-    assert_eq!(seqs(&outbox.page(&position).await.rows), [Seq(high.0 + 1)]);
+    assert_eq!(seqs(&outbox.page(&position).await.rows).last(), Some(&Seq(high.0 + 1)));
 }
 
 async fn what_slipped_through_is_found_by_the_sweep(server: Shared) {

@@ -166,7 +166,7 @@ pub async fn a_node_that_leaves_hands_over_without_suspects<B: Backend>() {
         assert_eq!(taken.len(), 2);
         for taken in taken {
             assert!(taken.epoch > node.epoch(taken.partition));
-            assert_eq!((taken.mark, taken.suspects), (expected.clone(), 0));
+            assert_eq!((taken.mark, taken.suspects), (expected, 0));
         }
         let released = [1, 2].map(|number| Released { partition: Partition(number), suspects: 0 });
         let release = scene.store().release(&next, &released, Seq(0)).await;

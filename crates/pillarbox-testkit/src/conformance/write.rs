@@ -254,8 +254,9 @@ pub async fn a_dedup_key_stands_for_its_window<B: Backend>() {
     let (first, second, other) = (new_id(), new_id(), new_id());
     let window = Duration::from_secs(60);
     assert_eq!(enter(&scene, &[("a", first), ("A", other), ("a ", other)], window).await, [None, None, None]);
-    let asked = [("b", second), ("a", second), ("it's; \"b\"", second)];
+    let asked = [("b 🚀", second), ("a", second), ("it's; \"b\"", second)];
     assert_eq!(enter(&scene, &asked, window).await, [None, Some(first), None], "in the order of the keys");
+    assert_eq!(enter(&scene, &[("b 🚲", first), ("b 🚀", first)], window).await, [None, Some(second)]);
     assert_eq!(enter(&scene, &[("a", first)], window).await, [Some(first)], "the same event is no exception");
 
     scene.backend.pass(window + Duration::from_secs(1)).await;
