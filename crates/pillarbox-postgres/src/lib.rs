@@ -53,9 +53,11 @@ mod row;
 mod settle;
 mod store;
 mod tables;
+mod transaction;
 mod upkeep;
 mod wake;
 mod write;
 
 pub use migrate::VERSION;
 pub use store::{Options, PostgresStore};
+pub use transaction::PostgresTransaction;

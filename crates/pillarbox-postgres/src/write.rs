@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use pillarbox_core::domain::{Event, EventId, Key, Seq};
-use pillarbox_core::port::{BoxFuture, NewKey, NewRow, StoreError, TransactStore, WriteStore};
+use pillarbox_core::port::{BoxFuture, NewKey, NewRow, StoreError, WriteStore};
 use sqlx::{PgConnection, Postgres, Row as _, SqlStr, Transaction, postgres::PgRow};
 
 use crate::{PostgresStore, error, own::micros, row::Time, tables::statements};
@@ -11,11 +11,6 @@ use crate::{PostgresStore, error, own::micros, row::Time, tables::statements};
 /// At most so many rows and payload bytes in one statement.
 const ROWS: usize = 2_000;
 const BYTES: usize = 8 * 1024 * 1024;
-
-/// Commits, or fails. PostgreSQL answers a bare `commit` after a failed statement with a rollback and no error, so that
-/// an event could be delivered whose transaction is not in effect: something that fails then goes first. The driver
-/// does not know of this commit and rolls back when its transaction is dropped, so it finds an empty one to end.
-const COMMIT: &str = "select 1; commit; begin";
 
 statements!(WriteSql {
     one:
@@ -208,25 +203,5 @@ impl WriteStore<Transaction<'_, Postgres>> for PostgresStore {
         keys: &'a [NewKey<'a>],
     ) -> BoxFuture<'a, Result<Vec<Option<EventId>>, StoreError>> {
         Box::pin(self.enter(tx, keys))
-    }
-}
-
-impl TransactStore for PostgresStore {
-    type Connection = PgConnection;
-    type Tx = Transaction<'static, Postgres>;
-
-    fn begin(&self) -> BoxFuture<'_, Result<Self::Tx, StoreError>> {
-        Box::pin(async { self.0.pool.begin().await.map_err(error::of) })
-    }
-
-    fn commit(&self, tx: Self::Tx) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(async {
-            let mut tx = tx;
-            sqlx::raw_sql(COMMIT).execute(&mut *tx).await.map_err(error::of_commit).map(drop)
-        })
-    }
-
-    fn rollback(&self, tx: Self::Tx) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(async { tx.rollback().await.map_err(error::of) })
     }
 }

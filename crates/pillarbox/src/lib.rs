@@ -32,7 +32,7 @@ pub use pillarbox_core::{
 #[cfg(feature = "mysql")]
 pub use pillarbox_mysql::{MySqlStore, Options as MySqlOptions};
 #[cfg(feature = "postgres")]
-pub use pillarbox_postgres::{Options as PostgresOptions, PostgresStore};
+pub use pillarbox_postgres::{Options as PostgresOptions, PostgresStore, PostgresTransaction};
 #[cfg(feature = "sqlite")]
 pub use pillarbox_sqlite::{Durability, Options as SqliteOptions, SqliteStore, SqliteTransaction};
 
