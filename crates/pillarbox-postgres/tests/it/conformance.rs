@@ -22,13 +22,13 @@ impl Bed {
         Self { store, database }
     }
 
-    async fn break_row(&self, seq: Seq) {
+    fn break_row(&self, seq: Seq) {
         let sql = format!("update outbox_event set event_id = 'not an id' where seq = {}", seq.0);
         self.database.run(&sql).expect("break a row");
     }
 
     /// Every stored time moves back.
-    async fn pass(&self, span: Duration) {
+    fn pass(&self, span: Duration) {
         let by = format!("{} * interval '1 microsecond'", span.as_micros());
         let sql = format!(
             "update outbox_event set available_at = available_at - {by}, created_at = created_at - {by},
@@ -69,11 +69,11 @@ macro_rules! backend {
                 }
 
                 async fn break_row(&self, seq: Seq) {
-                    self.0.break_row(seq).await;
+                    self.0.break_row(seq);
                 }
 
                 async fn pass(&self, span: Duration) {
-                    self.0.pass(span).await;
+                    self.0.pass(span);
                 }
             }
 

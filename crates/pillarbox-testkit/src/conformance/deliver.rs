@@ -449,7 +449,7 @@ pub async fn a_second_event_with_a_dedup_key_is_told_apart_and_not_delivered<B: 
 
     let stage = Stage::<B>::new().await;
     let outbox = stage.single().await.start().await.expect("start");
-    let window = Duration::from_secs(3_600);
+    let window = Duration::from_hours(1);
     let built = |key: &str| event().dedup(key, window).build().expect("the event is valid");
     let (first, second, third, other) = (built("a"), built("a"), built("a"), built("b"));
 

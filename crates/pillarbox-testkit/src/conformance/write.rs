@@ -252,7 +252,7 @@ async fn count(store: &impl AdminStore) -> u64 {
 pub async fn a_dedup_key_stands_for_its_window<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let (first, second, other) = (new_id(), new_id(), new_id());
-    let window = Duration::from_secs(60);
+    let window = Duration::from_mins(1);
     assert_eq!(enter(&scene, &[("a", first), ("A", other), ("a ", other)], window).await, [None, None, None]);
     let asked = [("b 🚀", second), ("a", second), ("it's; \"b\"", second)];
     assert_eq!(enter(&scene, &asked, window).await, [None, Some(first), None], "in the order of the keys");
@@ -270,7 +270,7 @@ pub async fn a_dedup_key_stands_for_its_window<B: Backend>() {
 pub async fn a_rollback_frees_the_dedup_keys_it_had_entered<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let (first, second) = (new_id(), new_id());
-    let window = Duration::from_secs(60);
+    let window = Duration::from_mins(1);
     let key = |id| [NewKey { key: "a", window, id }];
     let mut tx = scene.store().begin().await.expect("begin");
     assert_eq!(scene.store().enter_keys(&mut tx, &key(first)).await.expect("enter"), [None]);
@@ -282,7 +282,7 @@ pub async fn a_rollback_frees_the_dedup_keys_it_had_entered<B: Backend>() {
 /// W10.
 pub async fn of_racing_writers_of_a_dedup_key_one_enters_it<B: Backend>() {
     let scene = Scene::<B>::new().await;
-    let window = Duration::from_secs(60);
+    let window = Duration::from_mins(1);
     let ids: Vec<EventId> = (0..8).map(|_| new_id()).collect();
     let answers = join_all(ids.iter().map(async |id| (*id, enter(&scene, &[("a", *id)], window).await[0]))).await;
     let winners: Vec<EventId> = answers.iter().filter(|(_, kept)| kept.is_none()).map(|(id, _)| *id).collect();
