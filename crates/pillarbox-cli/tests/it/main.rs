@@ -273,7 +273,7 @@ async fn status_shows_what_waits_and_who_owns_what() {
     let outbox = outbox.start().await.unwrap();
     let mut tx = outbox.begin().await.unwrap();
     for _ in 0..3 {
-        tx.write(Event::builder("Paid").key("k").deliver_after(std::time::Duration::from_secs(3_600)).json(&1))
+        tx.write(Event::builder("Paid").key("k").deliver_after(std::time::Duration::from_hours(1)).json(&1))
             .await
             .unwrap();
     }
@@ -336,7 +336,7 @@ fn prints_migrates_and_shows(server: Shared) {
     database.run("insert into mine_event (event_type, payload) values ('Paid', '{}')").expect("an event by hand");
     let status = run("status", &["--json"]);
     assert!(status.status.success(), "{}", stderr(&status));
-    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    let status: Value = serde_json::from_slice(&status.stdout).expect("one JSON object");
     assert_eq!((&status["pending"], &status["partitions"]["free"]), (&1.into(), &256.into()));
     assert!(text(&run("status", &[])).starts_with("1 events wait, the oldest for "));
 }
