@@ -8,20 +8,16 @@
 use std::time::Instant;
 
 use futures_util::TryStreamExt as _;
-use pillarbox::{SqliteStore, port::UpkeepStore as _};
 use sqlx::{
     Arguments as _, AssertSqlSafe, Connection as _, Row as _, SqlSafeStr as _, SqlStr, SqliteConnection,
     sqlite::SqliteArguments,
 };
 
+use super::Database;
 use crate::{
-    Result,
-    bed::{CONTENT_TYPE, EVENT_TYPE, PAYLOAD, connect},
-    drain::Finish,
+    Result, backend,
+    backend::{CONTENT_TYPE, EVENT_TYPE, Finish, PAYLOAD},
 };
-
-/// Pages of these sizes; the faster counts.
-pub(crate) const PAGES: [usize; 2] = [500, 2_000];
 
 /// Writes transactions of so many events.
 pub(crate) struct Writer {
@@ -33,19 +29,19 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) async fn open(store: &SqliteStore, events: usize) -> Result<Self> {
-        store.migrate().await?;
+    pub(super) async fn open(database: &Database, events: usize) -> Result<Self> {
         Ok(Self {
-            connection: connect(store).await?,
+            connection: database.connect().await?,
             insert: insert(events),
             events,
             written: 0,
             payload: vec![b'x'; PAYLOAD],
         })
     }
+}
 
-    /// Writes so many transactions; seconds.
-    pub(crate) async fn write(&mut self, transactions: usize) -> Result<f64> {
+impl backend::Writer for Writer {
+    async fn write(&mut self, transactions: usize) -> Result<f64> {
         let begun = Instant::now();
         for _ in 0..transactions {
             let mut tx = self.connection.begin_with("begin immediate").await?;
@@ -61,19 +57,26 @@ impl Writer {
         Ok(begun.elapsed().as_secs_f64())
     }
 
-    pub(crate) async fn close(self) -> Result<()> {
+    async fn close(self) -> Result<()> {
         Ok(self.connection.close().await?)
     }
 }
 
 /// Finishes the events from 1 to `events` page by page; seconds.
-pub(crate) async fn drain(store: &SqliteStore, events: usize, page: usize, finish: Finish) -> Result<f64> {
-    let mut connection = connect(store).await?;
+pub(super) async fn drain(database: &Database, events: usize, page: usize, finish: Finish) -> Result<f64> {
+    let sql = match finish {
+        Finish::Keep => {
+            "update outbox_event not indexed set status = 'DONE', \
+             done_at = (cast(round(unixepoch('subsec') * 1000) as integer) * 1000) where seq between ? and ?"
+        }
+        Finish::Delete => "delete from outbox_event not indexed where seq between ? and ?",
+    };
+    let mut connection = database.connect().await?;
     let begun = Instant::now();
     let mut after = 0;
     let mut finished = 0;
     while let Some((first, last)) = read(&mut connection, after, page).await? {
-        let done = sqlx::query(finish.sql).bind(first).bind(last).execute(&mut connection).await?;
+        let done = sqlx::query(sql).bind(first).bind(last).execute(&mut connection).await?;
         after = last;
         finished += usize::try_from(done.rows_affected())?;
     }
@@ -86,7 +89,7 @@ pub(crate) async fn drain(store: &SqliteStore, events: usize, page: usize, finis
 }
 
 /// Reads a page, and returns its first and last number.
-pub(crate) async fn read(connection: &mut SqliteConnection, after: i64, page: usize) -> Result<Option<(i64, i64)>> {
+async fn read(connection: &mut SqliteConnection, after: i64, page: usize) -> Result<Option<(i64, i64)>> {
     let mut rows = sqlx::query(
         "select seq, partition, event_key, event_id, event_type, aggregate_type, aggregate_id, tenant_id, \
          content_type, payload, headers, attempts, starts, progress, occurred_at, created_at \
