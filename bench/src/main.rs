@@ -19,7 +19,9 @@ mod write;
 
 use std::{error::Error, path::PathBuf, process::ExitCode};
 
-use backend::{Backend, Finish, Server, mysql, postgres, sqlite};
+#[cfg(feature = "mysql")]
+use backend::mysql;
+use backend::{Backend, Finish, Server, postgres, sqlite};
 use clap::{Parser, ValueEnum};
 use report::Report;
 
@@ -71,6 +73,7 @@ struct Args {
 enum Kind {
     Sqlite,
     Postgres,
+    #[cfg(feature = "mysql")]
     Mysql,
 }
 
@@ -157,6 +160,7 @@ async fn run(args: &Args) -> Result<()> {
         return match args.backend {
             Kind::Sqlite => child::<sqlite::Bed>(args).await,
             Kind::Postgres => child::<postgres::Bed>(args).await,
+            #[cfg(feature = "mysql")]
             Kind::Mysql => child::<mysql::Bed>(args).await,
         };
     }
@@ -179,6 +183,7 @@ async fn run(args: &Args) -> Result<()> {
             }
             report
         }
+        #[cfg(feature = "mysql")]
         Kind::Mysql => {
             let bed = mysql::Bed::new(args.url.as_deref()).await?;
             let mut report = Report::new(args.quick, &bed);
