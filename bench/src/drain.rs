@@ -49,9 +49,8 @@ pub(crate) async fn run<B: Backend>(bed: &B, sizes: &Sizes, finish: Finish, repo
         database.drain(events, PAGES[faster], finish).await.map(drop)
     });
     report.count(finish.name(), "limit", by_limit.await?);
-    let by_pillarbox = bed.count(events, events, Begins::Explicitly, async |database| {
-        rate(database, events, finish).await.map(drop)
-    });
+    let by_pillarbox =
+        bed.count(events, events, Begins::Explicitly, async |database| rate(database, events, finish).await.map(drop));
     report.count(finish.name(), "pillarbox", by_pillarbox.await?);
     Ok(())
 }

@@ -19,9 +19,7 @@ mod write;
 
 use std::{error::Error, path::PathBuf, process::ExitCode};
 
-#[cfg(feature = "mysql")]
-use backend::mysql;
-use backend::{Backend, Finish, Server, postgres, sqlite};
+use backend::{Backend, Finish, Server, mysql, postgres, sqlite};
 use clap::{Parser, ValueEnum};
 use report::Report;
 
@@ -73,7 +71,6 @@ struct Args {
 enum Kind {
     Sqlite,
     Postgres,
-    #[cfg(feature = "mysql")]
     Mysql,
 }
 
@@ -160,7 +157,6 @@ async fn run(args: &Args) -> Result<()> {
         return match args.backend {
             Kind::Sqlite => child::<sqlite::Bed>(args).await,
             Kind::Postgres => child::<postgres::Bed>(args).await,
-            #[cfg(feature = "mysql")]
             Kind::Mysql => child::<mysql::Bed>(args).await,
         };
     }
@@ -183,7 +179,6 @@ async fn run(args: &Args) -> Result<()> {
             }
             report
         }
-        #[cfg(feature = "mysql")]
         Kind::Mysql => {
             let bed = mysql::Bed::new(args.url.as_deref()).await?;
             let mut report = Report::new(args.quick, &bed);

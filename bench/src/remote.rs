@@ -131,7 +131,8 @@ pub(crate) async fn child<B: Backend>(address: &str, events: usize) -> Result<()
         Outbox::multi_node(database.store().await?)
             .handle(EVENT_TYPE, move |delivery: Delivery| {
                 let now = now();
-                let number = delivery.event().payload().as_bytes().first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+                let number =
+                    delivery.event().payload().as_bytes().first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
                 let place = number.and_then(|number| at.get(usize::try_from(number).ok()?));
                 if let Some(place) = place
                     && place.swap(now, Ordering::Relaxed) == 0

@@ -1,6 +1,5 @@
 //! What differs from database to database: a place for a run's databases, the limit, and how costs are counted.
 
-#[cfg(feature = "mysql")]
 pub(crate) mod mysql;
 pub(crate) mod postgres;
 pub(crate) mod sqlite;

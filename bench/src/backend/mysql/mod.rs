@@ -15,7 +15,9 @@ use std::{
 use pillarbox::port::UpkeepStore as _;
 use pillarbox_mysql::{MySqlStore, Options};
 use pillarbox_servers::mysql::{self, MariaDb};
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, MySqlConnection, Row as _, mysql::MySqlConnectOptions};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions as _, Connection as _, MySqlConnection, Row as _, mysql::MySqlConnectOptions,
+};
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::{
@@ -89,7 +91,9 @@ impl Bed {
             name
         };
         let url = with_database(&self.url, &name).ok_or("the URL is not one")?;
-        let database = Database { name, dropped: Some(self.dropped.clone()), ..Database::at(&url) };
+        let mut database = Database::at(&url);
+        database.name = name;
+        database.dropped = Some(self.dropped.clone());
         let store = database.store().await?;
         store.migrate().await?;
         store.pool().close().await;
@@ -99,7 +103,8 @@ impl Bed {
     /// Waits until dirty pages are written, so that everyone begins alike. By default that takes a server minutes.
     async fn settle_down(&self) -> Result<()> {
         let mut admin = self.admin.lock().await;
-        let hurry = [("innodb_io_capacity_max", "20000"), ("innodb_io_capacity", "20000"), ("innodb_max_dirty_pages_pct", "0")];
+        let hurry =
+            [("innodb_io_capacity_max", "20000"), ("innodb_io_capacity", "20000"), ("innodb_max_dirty_pages_pct", "0")];
         for (name, value) in hurry {
             run(&mut admin, format!("set global {name} = {value}")).await?;
         }
@@ -175,7 +180,9 @@ impl Server for Bed {
     async fn hold(&self, database: &Database, hold: Hold) -> Result<MySqlConnection> {
         let mut connection = connect(&database.url).await?;
         match hold {
-            Hold::Snapshot => run(&mut connection, "start transaction with consistent snapshot, read only".into()).await?,
+            Hold::Snapshot => {
+                run(&mut connection, "start transaction with consistent snapshot, read only".into()).await?
+            }
             Hold::Writer => {
                 run(&mut connection, "create table bench_business (id bigint) engine = InnoDB".into()).await?;
                 run(&mut connection, "start transaction".into()).await?;
@@ -224,13 +231,7 @@ impl super::Database for Database {
     type Writer = limit::Writer;
 
     fn at(address: &str) -> Self {
-        Self {
-            name: String::new(),
-            url: address.to_owned(),
-            by: None,
-            dropped: None,
-            watch: AsyncMutex::default(),
-        }
+        Self { name: String::new(), url: address.to_owned(), by: None, dropped: None, watch: AsyncMutex::default() }
     }
 
     fn address(&self) -> String {

@@ -59,7 +59,7 @@ impl Writer {
     async fn many(&mut self) -> Result<()> {
         let numbers: Vec<u64> = (self.written + 1..).take(self.events).collect();
         self.written += u64::try_from(self.events)?;
-        let partitions = numbers.iter().map(|number| i16::try_from(number % 256)).collect::<Result<Vec<_>, _>>()?;
+        let partitions = numbers.iter().map(|number| Ok(i16::try_from(number % 256)?)).collect::<Result<Vec<_>>>()?;
         let none = vec![None::<&str>; self.events];
         let mut tx = self.connection.begin().await?;
         sqlx::query(

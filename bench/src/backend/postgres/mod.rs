@@ -97,7 +97,10 @@ impl Bed {
         }
         run(&mut admin, "checkpoint".into()).await?;
         let url = with_database(&self.url, &name).ok_or("the URL is not one")?;
-        Ok(Database { name, dropped: Some(self.dropped.clone()), ..Database::at(&url) })
+        let mut database = Database::at(&url);
+        database.name = name;
+        database.dropped = Some(self.dropped.clone());
+        Ok(database)
     }
 
     async fn template(&self) -> Result<&Database> {
@@ -118,10 +121,12 @@ impl Bed {
     async fn left_alone(&self, name: &str) -> Result<()> {
         let mut admin = self.admin.lock().await;
         for _ in 0..2_000 {
-            let row = sqlx::query("select count(*) from pg_stat_activity where datname = $1 and backend_type = 'client backend'")
-                .bind(name)
-                .fetch_one(&mut *admin)
-                .await?;
+            let row = sqlx::query(
+                "select count(*) from pg_stat_activity where datname = $1 and backend_type = 'client backend'",
+            )
+            .bind(name)
+            .fetch_one(&mut *admin)
+            .await?;
             if row.try_get::<i64, _>(0)? == 0 {
                 return Ok(());
             }

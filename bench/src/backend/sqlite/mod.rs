@@ -41,7 +41,9 @@ impl Bed {
     /// A name that no file has yet.
     fn new_file(&self) -> Database {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
-        Database { owned: true, ..Database::of(self.folder.path().join(format!("{number}.db"))) }
+        let mut file = Database::of(self.folder.path().join(format!("{number}.db")));
+        file.owned = true;
+        file
     }
 }
 
