@@ -9,14 +9,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use pillarbox::{Delivery, Outbox, SqliteStore};
+use pillarbox::{Delivery, Outbox, port::TransactStore as _};
 use tokio::{sync::Notify, time::sleep_until};
 
 use crate::{
     Result, Sizes,
-    bed::{Bed, EVENT_TYPE, PAYLOAD},
-    limit,
-    report::{Figure, Report, Target},
+    backend::{Backend, Database, EVENT_TYPE, PAYLOAD, Writer as _},
+    report::{Figure, Report},
     rounds::{Rounds, Spread, float, percentile},
     write,
 };
@@ -28,20 +27,19 @@ struct Round {
     commit: (f64, f64),
 }
 
-pub(crate) async fn run(bed: &Bed, sizes: &Sizes, limit: Option<f64>, report: &mut Report) -> Result<()> {
+pub(crate) async fn run<B: Backend>(bed: &B, sizes: &Sizes, limit: Option<f64>, report: &mut Report) -> Result<()> {
     report.begin("hot_latency");
     let limit = if let Some(limit) = limit {
         limit
     } else {
-        let file = bed.new_file();
-        let mut writer = limit::Writer::open(&file.store().await?, 1).await?;
+        let database = bed.empty().await?;
+        let mut writer = database.writer(1).await?;
         float(sizes.singles) / writer.write(sizes.singles).await?
     };
     let rate = (0.3 * limit).min(1_000.0);
     let mut measured = Vec::new();
     for _ in 0..sizes.rounds {
-        let file = bed.new_file();
-        measured.push(round(file.store().await?, sizes.timed, rate).await?);
+        measured.push(round(&bed.empty().await?, sizes.timed, rate).await?);
     }
     let median = |value: fn(&Round) -> f64| Spread::of(measured.iter().map(value)).median;
     let rounds = Rounds {
@@ -53,16 +51,16 @@ pub(crate) async fn run(bed: &Bed, sizes: &Sizes, limit: Option<f64>, report: &m
         median(|round| round.handler.0),
         median(|round| round.commit.0),
     );
-    report.add(Figure::of_rounds("hot_latency", "us", &rounds, Target::AtMost(1.0)).note(note));
+    report.add(Figure::of_rounds("hot_latency", "us", &rounds, B::TARGETS.hot_latency).note(note));
     Ok(())
 }
 
-async fn round(store: SqliteStore, events: usize, rate: f64) -> Result<Round> {
+async fn round<D: Database>(database: &D, events: usize, rate: f64) -> Result<Round> {
     let clock = Instant::now();
     let now = move || u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let arrivals = Arc::new(Arrivals::new(events));
     let seen = arrivals.clone();
-    let outbox = Outbox::single_node(store)
+    let outbox = Outbox::single_node(database.store().await?)
         .handle(EVENT_TYPE, move |delivery: Delivery| {
             seen.arrived(delivery.event().payload().as_bytes(), now());
             async {}
@@ -80,10 +78,10 @@ async fn round(store: SqliteStore, events: usize, rate: f64) -> Result<Round> {
         let mut payload = vec![0; PAYLOAD];
         payload[..8].copy_from_slice(&(number as u64).to_le_bytes());
         // A transaction of one's own: so its end is known before the outbox hears of it.
-        let mut tx = outbox.store().pool().begin_with("begin immediate").await?;
+        let mut tx = outbox.store().begin().await?;
         let receipt = outbox.write(&mut tx, write::event(&Bytes::from(payload))).await?;
         let before = now();
-        tx.commit().await?;
+        outbox.store().commit(tx).await?;
         let after = now();
         receipt.confirm();
         commits.push(float(after - before) / 1_000.0);
@@ -91,7 +89,7 @@ async fn round(store: SqliteStore, events: usize, rate: f64) -> Result<Round> {
     }
     arrivals.all.notified().await;
     outbox.shutdown().await;
-    outbox.store().pool().close().await;
+    D::close(outbox.store()).await;
 
     let arrived = arrivals.at.iter().map(|at| at.load(Ordering::Relaxed));
     let mut latencies: Vec<f64> =

@@ -1,24 +1,27 @@
-//! The limit of the machine and Pillarbox, side by side, in one run on one file system.
+//! The limit of the machine and Pillarbox, side by side, in one run on one file system or server.
 //!
-//! The limit is a hand-written loop on the same table with the same driver (see `limit`). Figures that are
+//! The limit is a hand-written loop on the same table with the same driver (see `limit` of each backend). Figures that are
 //! ratios are medians of ratios, each of one round in which both ran one after the other.
 
-mod bed;
-mod counts;
+mod backend;
 mod drain;
+mod held;
 mod latency;
-mod limit;
+mod log_bytes;
 mod memory;
+mod peers;
+mod place;
 mod read_flat;
+mod remote;
 mod report;
 mod rounds;
 mod write;
 
 use std::{error::Error, path::PathBuf, process::ExitCode};
 
+use backend::{Backend, Finish, Server, mysql, postgres, sqlite};
 use clap::{Parser, ValueEnum};
-
-use crate::{bed::Bed, report::Report};
+use report::Report;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -26,9 +29,17 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 #[derive(Debug, Parser)]
 #[command(name = "cargo x bench")]
 struct Args {
-    /// The database to measure.
-    #[arg(long, value_enum, default_value_t = Backend::Sqlite)]
-    backend: Backend,
+    /// The database to measure. PostgreSQL and MariaDB (mysql) are private servers with their default settings, which
+    /// wait for the disk.
+    #[arg(long, value_enum, default_value_t = Kind::Sqlite)]
+    backend: Kind,
+    /// Measures this server instead of a private one; its user must be allowed to do everything. Nobody else may use it
+    /// meanwhile.
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// Also measures the peers of bench/peers, which are built for it. PostgreSQL only.
+    #[arg(long)]
+    peers: bool,
     /// Smaller sizes: good enough to see that it runs, and not for figures to quote.
     #[arg(long)]
     quick: bool,
@@ -38,23 +49,29 @@ struct Args {
     /// Runs only the benches whose name begins with this; may be given several times.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Where the databases lie. Default: a new folder for temporary files, on a disk if there is one.
+    /// Where SQLite's files lie. Default: a new folder for temporary files, on a disk if there is one. Private servers
+    /// lie in the folder for temporary files, which TMPDIR names.
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
     /// How many rounds each ratio is the median of, 7 at the least.
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(7..))]
     rounds: u32,
-    /// Drains this file and prints what it took, for the bench of memory: a fresh process has a clean heap.
-    #[arg(long, value_name = "FILE", hide = true)]
-    drain_and_tell_memory: Option<PathBuf>,
-    /// How many events that file has.
+    /// Idles on one database, drains another, and prints what that took: a fresh process has a clean heap.
+    #[arg(long, num_args = 2, hide = true)]
+    as_memory: Option<Vec<String>>,
+    /// Is the other process of remote_latency on this database.
+    #[arg(long, hide = true)]
+    as_node: Option<String>,
+    /// How many events the database of a process of its own has, or will have.
     #[arg(long, default_value_t = 0, hide = true)]
     events: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Backend {
+enum Kind {
     Sqlite,
+    Postgres,
+    Mysql,
 }
 
 /// How much each bench does.
@@ -68,8 +85,14 @@ struct Sizes {
     drained: usize,
     /// Events of one round of latencies.
     timed: usize,
-    /// The backlog of the memory bench, and the finished rows of read_flat.
-    many: usize,
+    /// Events of one round of latencies between processes.
+    remote: usize,
+    /// Events that a peer drains.
+    peers: usize,
+    /// The backlog of the memory bench.
+    backlog: usize,
+    /// The finished rows of read_flat.
+    finished: usize,
     /// Pages of one round of read_flat.
     pages: usize,
     /// Events whose round trips and row writes are counted.
@@ -77,14 +100,17 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn full(rounds: usize) -> Self {
+    fn full(rounds: usize, kind: Kind) -> Self {
         Self {
             rounds,
             singles: 2_000,
             hundreds: 300,
             drained: 100_000,
             timed: 2_000,
-            many: 1_000_000,
+            remote: 500,
+            peers: 50_000,
+            backlog: 1_000_000,
+            finished: if kind == Kind::Sqlite { 1_000_000 } else { 5_000_000 },
             pages: 200,
             counted: 5_000,
         }
@@ -97,7 +123,10 @@ impl Sizes {
             hundreds: 30,
             drained: 20_000,
             timed: 200,
-            many: 50_000,
+            remote: 100,
+            peers: 10_000,
+            backlog: 50_000,
+            finished: 50_000,
             pages: 40,
             counted: 1_000,
         }
@@ -106,7 +135,7 @@ impl Sizes {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    counts::install();
+    sqlite::install();
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -118,42 +147,109 @@ fn main() -> ExitCode {
 
 #[tokio::main]
 async fn run(args: &Args) -> Result<()> {
-    if let Some(file) = &args.drain_and_tell_memory {
-        return memory::child(file, args.events).await;
+    if args.peers && args.backend != Kind::Postgres {
+        return Err("the peers are measured on PostgreSQL: add `--backend postgres`".into());
+    }
+    if args.url.is_some() && args.backend == Kind::Sqlite {
+        return Err("SQLite has no URL: `--dir` says where its files lie".into());
+    }
+    if args.as_memory.is_some() || args.as_node.is_some() {
+        return match args.backend {
+            Kind::Sqlite => child::<sqlite::Bed>(args).await,
+            Kind::Postgres => child::<postgres::Bed>(args).await,
+            Kind::Mysql => child::<mysql::Bed>(args).await,
+        };
     }
     let rounds = usize::try_from(args.rounds)?;
-    let sizes = if args.quick { Sizes::quick(rounds) } else { Sizes::full(rounds) };
-    let bed = Bed::new(args.dir.as_deref())?;
-    let mut report = Report::new(args.quick, &bed);
-    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| name.starts_with(only));
-
-    // The rate of hot_latency depends on the limit of write_1.
-    let mut limit_of_write_1 = None;
-    for (name, events) in [("write_1", 1), ("write_100", 100)] {
-        if wanted(name) {
-            let rate = write::run(&bed, &sizes, name, events, &mut report).await?;
-            if events == 1 {
-                limit_of_write_1 = Some(rate);
+    let sizes = if args.quick { Sizes::quick(rounds) } else { Sizes::full(rounds, args.backend) };
+    let report = match args.backend {
+        Kind::Sqlite => {
+            let bed = sqlite::Bed::new(args.dir.as_deref())?;
+            let mut report = Report::new(args.quick, &bed);
+            everywhere(&bed, &sizes, args, &mut report).await?;
+            report
+        }
+        Kind::Postgres => {
+            let bed = postgres::Bed::new(args.url.as_deref()).await?;
+            let mut report = Report::new(args.quick, &bed);
+            everywhere(&bed, &sizes, args, &mut report).await?;
+            on_servers(&bed, &sizes, args, &mut report).await?;
+            if args.peers && args.wants("peers") {
+                peers::run(&bed, &sizes, &mut report).await?;
             }
+            report
         }
-    }
-    for finish in drain::FINISHES {
-        if wanted(finish.name) {
-            drain::run(&bed, &sizes, finish, &mut report).await?;
+        Kind::Mysql => {
+            let bed = mysql::Bed::new(args.url.as_deref()).await?;
+            let mut report = Report::new(args.quick, &bed);
+            everywhere(&bed, &sizes, args, &mut report).await?;
+            on_servers(&bed, &sizes, args, &mut report).await?;
+            report
         }
-    }
-    if wanted("hot_latency") {
-        latency::run(&bed, &sizes, limit_of_write_1, &mut report).await?;
-    }
-    if wanted("memory") {
-        memory::run(&bed, &sizes, &mut report).await?;
-    }
-    if wanted("read_flat") {
-        read_flat::run(&bed, &sizes, &mut report).await?;
-    }
+    };
     report.print();
     if let Some(file) = &args.json {
         report.write_json(file)?;
     }
     Ok(())
+}
+
+impl Args {
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| name.starts_with(only))
+    }
+}
+
+/// What is measured on every database.
+async fn everywhere<B: Backend>(bed: &B, sizes: &Sizes, args: &Args, report: &mut Report) -> Result<()> {
+    // The rate of hot_latency depends on the limit of write_1.
+    let mut limit_of_write_1 = None;
+    for bench in [("write_1", 1, B::TARGETS.write_1), ("write_100", 100, B::TARGETS.write_100)] {
+        if args.wants(bench.0) {
+            let rate = write::run(bed, sizes, bench, report).await?;
+            if bench.1 == 1 {
+                limit_of_write_1 = Some(rate);
+            }
+        }
+    }
+    for finish in Finish::ALL {
+        if args.wants(finish.name()) {
+            drain::run(bed, sizes, finish, report).await?;
+        }
+    }
+    if args.wants("hot_latency") {
+        latency::run(bed, sizes, limit_of_write_1, report).await?;
+    }
+    if args.wants("memory") {
+        memory::run(bed, sizes, report).await?;
+    }
+    if args.wants("read_flat") {
+        read_flat::run(bed, sizes, report).await?;
+    }
+    Ok(())
+}
+
+/// What makes sense where others are at work too.
+async fn on_servers<B: Server>(bed: &B, sizes: &Sizes, args: &Args, report: &mut Report) -> Result<()> {
+    if args.wants("drain_held_tx") {
+        held::run(bed, sizes, report).await?;
+    }
+    if args.wants("wal_delete_mode") {
+        log_bytes::run(bed, sizes, report).await?;
+    }
+    if args.wants("remote_latency") {
+        remote::run(bed, sizes, report).await?;
+    }
+    Ok(())
+}
+
+/// A process that a bench has started.
+async fn child<B: Backend>(args: &Args) -> Result<()> {
+    match (&args.as_memory, &args.as_node) {
+        (Some(addresses), _) if addresses.len() == 2 => {
+            memory::child::<B>(&addresses[0], &addresses[1], args.events).await
+        }
+        (_, Some(address)) => remote::child::<B>(address, args.events).await,
+        _ => Err("two databases are needed".into()),
+    }
 }

@@ -2,8 +2,6 @@
 
 use std::{
     fs,
-    mem::ManuallyDrop,
-    path::Path,
     process::Stdio,
     sync::{
         Arc,
@@ -16,42 +14,40 @@ use pillarbox::{Delivery, Outbox};
 
 use crate::{
     Result, Sizes,
-    bed::{Bed, Database, EVENT_TYPE},
-    drain::{self, Drained},
-    report::{Figure, Report, Target},
+    backend::{Backend, Database, EVENT_TYPE, Finish},
+    drain::Drained,
+    report::{Figure, Report},
     rounds::{Spread, float},
 };
 
 const ROUNDS: usize = 3;
 
-pub(crate) async fn run(bed: &Bed, sizes: &Sizes, report: &mut Report) -> Result<()> {
+pub(crate) async fn run<B: Backend>(bed: &B, sizes: &Sizes, report: &mut Report) -> Result<()> {
     report.begin("memory");
-    let template = bed.filled(sizes.many).await?;
+    let template = bed.filled(sizes.backlog).await?;
     let mut grown = Vec::new();
     for _ in 0..ROUNDS.min(sizes.rounds) {
-        let file = bed.copy(&template)?;
-        let child = std::process::Command::new(std::env::current_exe()?)
-            .arg("--drain-and-tell-memory")
-            .arg(file.path())
-            .arg("--events")
-            .arg(sizes.many.to_string())
+        let (idle, full) = (bed.empty().await?, bed.copy(&template).await?);
+        let child = tokio::process::Command::new(std::env::current_exe()?)
+            .args(["--backend", B::NAME, "--as-memory", &idle.address(), &full.address()])
+            .args(["--events", &sizes.backlog.to_string()])
             .stderr(Stdio::inherit())
-            .output()?;
+            .output()
+            .await?;
         let told = String::from_utf8(child.stdout)?;
         let told = told.trim().parse::<f64>();
         grown.push(told.map_err(|_| "the process that drains for the bench of memory failed")?);
     }
     let spread = Spread::of(grown);
-    let note = format!("{} events; the most of {} runs counts", sizes.many, spread.count);
-    report.add(Figure::of_value("memory", "MiB", spread.max, Target::AtMost(64.0)).note(note));
+    let note = format!("{} events; the most of {} runs counts", sizes.backlog, spread.count);
+    report.add(Figure::of_value("memory", "MiB", spread.max, B::TARGETS.memory).note(note));
     Ok(())
 }
 
-/// Idles on an empty outbox, drains the file, and prints the difference in MiB.
-pub(crate) async fn child(file: &Path, events: usize) -> Result<()> {
-    let folder = tempfile::tempdir_in(file.parent().unwrap_or(file))?;
-    let empty = Database::at(&folder.path().join("idle.db"));
-    let outbox = Outbox::single_node(empty.store().await?).handle(EVENT_TYPE, |_: Delivery| async {}).start().await?;
+/// Idles on an empty outbox, drains a full one, and prints the difference in MiB.
+pub(crate) async fn child<B: Backend>(idle: &str, full: &str, events: usize) -> Result<()> {
+    let (idle, full) = (B::Database::at(idle), B::Database::at(full));
+    let outbox = Outbox::single_node(idle.store().await?).handle(EVENT_TYPE, |_: Delivery| async {}).start().await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let idle = resident()?;
     outbox.shutdown().await;
@@ -66,9 +62,7 @@ pub(crate) async fn child(file: &Path, events: usize) -> Result<()> {
             }
         })
     };
-    // The file is the parent's, who removes it.
-    let file = ManuallyDrop::new(Database::at(file));
-    let drained = Drained::start(file.store().await?, events, drain::KEEP).await?;
+    let drained = Drained::start(&full, events, Finish::Keep).await?;
     over.store(true, Ordering::Relaxed);
     let _ = watch.join();
     drained.check().await?;

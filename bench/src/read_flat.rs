@@ -3,55 +3,54 @@
 use std::time::Instant;
 
 use pillarbox::{
-    Delivery, Outbox, Seq, SqliteStore,
+    Delivery, Outbox, Seq,
     port::{Candidate, Position, ReadStore as _, Scan},
 };
 use pillarbox_core::domain::PartitionSet;
-use sqlx::Row as _;
 
 use crate::{
     Result, Sizes,
-    bed::{Bed, Database, EVENT_TYPE, pending},
+    backend::{Backend, Database, EVENT_TYPE, Finish},
     drain,
-    report::{Figure, Report, Target},
+    report::{Figure, Report},
     rounds::{Rounds, float},
 };
 
 const PAGE: usize = 500;
 
-pub(crate) async fn run(bed: &Bed, sizes: &Sizes, report: &mut Report) -> Result<()> {
+pub(crate) async fn run<B: Backend>(bed: &B, sizes: &Sizes, report: &mut Report) -> Result<()> {
     report.begin("read_flat");
-    let (empty, full) = (bed.filled(0).await?, bed.filled(sizes.many).await?);
-    drain::pillarbox(full.store().await?, sizes.many, drain::KEEP).await?;
+    let (empty, full) = (bed.empty().await?, bed.filled(sizes.finished).await?);
+    drain::rate(&full, sizes.finished, Finish::Keep).await?;
     let (empty, full) = (Side::prepare(empty).await?, Side::prepare(full).await?);
     let rounds =
         Rounds::run(sizes.rounds, async || empty.cost(sizes.pages).await, async || full.cost(sizes.pages).await)
             .await?;
-    let note = format!("page of {PAGE}, with {} finished rows over with none", sizes.many);
-    report.add(Figure::of_rounds("read_flat", "us/page", &rounds, Target::AtMost(1.3)).of_itself().note(note));
+    let note = format!("page of {PAGE}, with {} finished rows over with none", sizes.finished);
+    report.add(Figure::of_rounds("read_flat", "us/page", &rounds, B::TARGETS.read_flat).of_itself().note(note));
     Ok(())
 }
 
 /// A table with a page of events that wait, and the position from which a node reads it.
-struct Side {
-    store: SqliteStore,
+struct Side<D: Database> {
+    store: D::Store,
     position: Position,
-    _file: Database,
+    _database: D,
 }
 
-impl Side {
+impl<D: Database> Side<D> {
     /// Lets a node come and go, so that the position is Pillarbox's own, and adds a page.
-    async fn prepare(file: Database) -> Result<Self> {
-        let store = file.store().await?;
+    async fn prepare(database: D) -> Result<Self> {
+        let store = database.store().await?;
         let outbox = Outbox::single_node(store.clone()).handle(EVENT_TYPE, |_: Delivery| async {}).start().await?;
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         outbox.shutdown().await;
-        let row = sqlx::query("select min(mark) from outbox_partition").fetch_one(store.pool()).await?;
-        file.fill(PAGE).await?;
-        if pending(&store, 0).await? != i64::try_from(PAGE)? {
+        let position = Position::at(Seq(database.mark().await?));
+        database.fill(PAGE).await?;
+        if database.pending(0).await? != i64::try_from(PAGE)? {
             return Err("the table is not as it was prepared".into());
         }
-        Ok(Self { position: Position::at(Seq(row.try_get(0)?)), store, _file: file })
+        Ok(Self { position, store, _database: database })
     }
 
     /// The time of a page in microseconds, the mean of many.

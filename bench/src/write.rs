@@ -3,13 +3,11 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use pillarbox::{Event, EventBuilder, Outbox, SqliteStore};
+use pillarbox::{Event, EventBuilder, Outbox};
 
 use crate::{
     Result, Sizes,
-    bed::{Bed, CONTENT_TYPE, EVENT_TYPE, PAYLOAD},
-    counts::{self, Begins},
-    limit,
+    backend::{Backend, Begins, CONTENT_TYPE, Database, EVENT_TYPE, PAYLOAD, Writer as _},
     report::{Figure, Report, Target},
     rounds::{Rounds, Spread, float},
 };
@@ -18,11 +16,10 @@ use crate::{
 const TURNS: usize = 100;
 
 /// Measures one size of transactions. Returns the limit in events a second.
-pub(crate) async fn run(
-    bed: &Bed,
+pub(crate) async fn run<B: Backend>(
+    bed: &B,
     sizes: &Sizes,
-    name: &'static str,
-    events: usize,
+    (name, events, target): (&'static str, usize, Option<Target>),
     report: &mut Report,
 ) -> Result<f64> {
     report.begin(name);
@@ -34,20 +31,21 @@ pub(crate) async fn run(
         rounds.pillarbox.push(pillarbox);
     }
     let limit = Spread::of(rounds.limit.iter().copied()).median;
-    report.add(Figure::of_rounds(name, "events/s", &rounds, Target::AtLeast(0.9)));
+    report.add(Figure::of_rounds(name, "events/s", &rounds, target));
 
     let transactions = sizes.counted.div_ceil(events);
     let counted = transactions * events;
-    let by_limit = counts::of(bed, None, counted, Begins::Explicitly, async |store| {
-        let mut writer = limit::Writer::open(&store, events).await?;
+    let by_limit = bed.count(0, counted, Begins::Explicitly, async |database| {
+        let mut writer = database.writer(events).await?;
         writer.write(transactions).await?;
         writer.close().await
     });
     report.count(name, "limit", by_limit.await?);
-    let by_pillarbox = counts::of(bed, None, counted, Begins::Explicitly, async |store| {
-        let writer = Writer::open(store, events).await?;
+    let by_pillarbox = bed.count(0, counted, Begins::Explicitly, async |database| {
+        let writer = Writer::<B::Database>::open(database, events).await?;
         writer.write(transactions).await?;
-        writer.close().await
+        writer.close().await;
+        Ok(())
     });
     report.count(name, "pillarbox", by_pillarbox.await?);
     Ok(limit)
@@ -58,11 +56,11 @@ pub(crate) fn event(payload: &Bytes) -> EventBuilder {
     Event::builder(EVENT_TYPE).bytes(CONTENT_TYPE, payload.clone())
 }
 
-/// One round: each side writes a file of its own, in turns, for the disk's mood changes by the second.
-async fn round(bed: &Bed, transactions: usize, events: usize) -> Result<(f64, f64)> {
-    let files = [bed.new_file(), bed.new_file()];
-    let mut limit = limit::Writer::open(&files[0].store().await?, events).await?;
-    let pillarbox = Writer::open(files[1].store().await?, events).await?;
+/// One round: each side writes to a database of its own, in turns, for the disk's mood changes by the second.
+async fn round<B: Backend>(bed: &B, transactions: usize, events: usize) -> Result<(f64, f64)> {
+    let databases = [bed.empty().await?, bed.empty().await?];
+    let mut limit = databases[0].writer(events).await?;
+    let pillarbox = Writer::open(&databases[1], events).await?;
     let turn = transactions.div_ceil(TURNS);
     let (mut by_limit, mut by_pillarbox) = (0.0, 0.0);
     for number in 0..TURNS {
@@ -75,24 +73,26 @@ async fn round(bed: &Bed, transactions: usize, events: usize) -> Result<(f64, f6
         }
     }
     limit.close().await?;
-    pillarbox.close().await?;
+    pillarbox.close().await;
     let all = float(turn * TURNS * events);
     Ok((all / by_limit, all / by_pillarbox))
 }
 
-struct Writer {
-    outbox: Outbox<SqliteStore>,
+/// An outbox that only writes.
+pub(crate) struct Writer<D: Database> {
+    outbox: Outbox<D::Store>,
     events: usize,
     payload: Bytes,
 }
 
-impl Writer {
-    async fn open(store: SqliteStore, events: usize) -> Result<Self> {
-        Ok(Self { outbox: Outbox::writer_only(store).start().await?, events, payload: vec![b'x'; PAYLOAD].into() })
+impl<D: Database> Writer<D> {
+    pub(crate) async fn open(database: &D, events: usize) -> Result<Self> {
+        let outbox = Outbox::writer_only(database.store().await?).start().await?;
+        Ok(Self { outbox, events, payload: vec![b'x'; PAYLOAD].into() })
     }
 
     /// Writes so many transactions; seconds.
-    async fn write(&self, transactions: usize) -> Result<f64> {
+    pub(crate) async fn write(&self, transactions: usize) -> Result<f64> {
         let begun = Instant::now();
         for _ in 0..transactions {
             let mut tx = self.outbox.begin().await?;
@@ -102,9 +102,8 @@ impl Writer {
         Ok(begun.elapsed().as_secs_f64())
     }
 
-    async fn close(self) -> Result<()> {
+    pub(crate) async fn close(self) {
         self.outbox.shutdown().await;
-        self.outbox.store().pool().close().await;
-        Ok(())
+        D::close(self.outbox.store()).await;
     }
 }

@@ -27,7 +27,8 @@ Commands:
   readme         compiles and runs the snippets of README.md
   acceptance     checks docs/acceptance.md against the tests in the sources;
                  with --listed, against what the test runner lists
-  bench [ARGS]   the benchmarks, in release mode; ARGS go to them (--help shows them)
+  bench [ARGS]   the benchmarks, in release mode; ARGS go to them (--help shows them):
+                 --backend sqlite|postgres|mysql, --url URL, --peers, --quick, ...
   help           this text";
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! What a run costs the database: round trips, rows written and bytes of the log. Counted, not estimated,
+//! What a run costs SQLite: round trips, rows written and bytes of the log. Counted, not estimated,
 //! in runs of their own that nobody times.
 
 use std::{
@@ -7,8 +7,6 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use pillarbox::{SqliteStore, port::UpkeepStore as _};
-use pillarbox_sqlite::Options;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
 use tracing::{Event, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
@@ -18,36 +16,15 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+use super::{Bed, Database, empty_log};
 use crate::{
     Result,
-    bed::{Bed, Database, connect, empty_log},
+    backend::{Backend as _, Begins, Counted},
     rounds::float,
 };
 
-/// Statements that the driver has logged. Only stores that are opened for counting log any.
+/// Statements that the driver has logged. Only databases that are opened for counting log any.
 static STATEMENTS: AtomicU64 = AtomicU64::new(0);
-
-/// Costs of one event.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Counted {
-    /// Statements, and the begin and commit of each transaction.
-    pub(crate) round_trips: f64,
-    /// Rows inserted, updated or deleted in any table.
-    pub(crate) row_writes: f64,
-    /// Bytes appended to the write-ahead log.
-    pub(crate) log_bytes: f64,
-    /// Transactions that wrote.
-    pub(crate) commits: f64,
-}
-
-/// How a run begins its transactions. The driver logs neither begin nor commit, but the log has the commits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begins {
-    /// With a begin and a commit of their own: two more round trips for each commit in the log.
-    Explicitly,
-    /// With the one statement that is the transaction.
-    ByStatement,
-}
 
 /// Logs warnings to stderr, and counts statements.
 pub(crate) fn install() {
@@ -56,55 +33,44 @@ pub(crate) fn install() {
     tracing_subscriber::registry().with(warnings).with(statements).init();
 }
 
-/// Runs something twice, on copies of the template or on an empty outbox, and counts what it does.
-pub(crate) async fn of(
+/// Runs something twice on copies of the template, and counts what it does. The driver logs neither begin nor
+/// commit, but the write-ahead log has the commits.
+pub(super) async fn of(
     bed: &Bed,
-    template: Option<&Database>,
+    template: &Database,
     events: usize,
     begins: Begins,
-    mut run: impl AsyncFnMut(SqliteStore) -> Result<()>,
+    mut run: impl AsyncFnMut(&Database) -> Result<()>,
 ) -> Result<Counted> {
-    let file = fresh(bed, template).await?;
-    let store = file.store_with(Options::new().log_statements()).await?;
+    let mut file = bed.copy(template).await?;
     let mut reader = pin_log(&file).await?;
+    file.logs = true;
     let before = STATEMENTS.load(Ordering::Relaxed);
-    run(store).await?;
+    run(&file).await?;
     let statements = STATEMENTS.load(Ordering::Relaxed) - before;
     let log = Log::read(&file.log())?;
     sqlx::query("rollback").execute(&mut reader).await?;
     reader.close().await?;
 
-    let file = fresh(bed, template).await?;
-    let store = file.store().await?;
-    watch_rows(store.pool()).await?;
-    run(store).await?;
-    let row = sqlx::query("select rows from bench_written").fetch_one(file.store().await?.pool()).await?;
+    let file = bed.copy(template).await?;
+    watch_rows(&mut file.connect().await?).await?;
+    run(&file).await?;
+    let row = sqlx::query("select rows from bench_written").fetch_one(&mut file.connect().await?).await?;
     let rows: i64 = row.try_get(0)?;
 
     let around = if begins == Begins::Explicitly { 2 * log.commits } else { 0 };
     let each = |count: u64| float(count) / float(events);
     Ok(Counted {
-        round_trips: each(statements + around),
+        round_trips: Some(each(statements + around)),
         row_writes: each(u64::try_from(rows)?),
         log_bytes: each(log.bytes),
         commits: each(log.commits),
     })
 }
 
-async fn fresh(bed: &Bed, template: Option<&Database>) -> Result<Database> {
-    if let Some(template) = template {
-        return bed.copy(template);
-    }
-    let file = bed.new_file();
-    let store = file.store().await?;
-    store.migrate().await?;
-    store.pool().close().await;
-    Ok(file)
-}
-
 /// Empties the log and begins to read: as long as the reader stays, the log only grows.
 async fn pin_log(file: &Database) -> Result<SqliteConnection> {
-    let mut reader = connect(&file.store().await?).await?;
+    let mut reader = file.connect().await?;
     empty_log(&mut reader).await?;
     sqlx::query("begin").execute(&mut reader).await?;
     sqlx::query("select 1 from outbox_event limit 1").fetch_optional(&mut reader).await?;
@@ -112,12 +78,12 @@ async fn pin_log(file: &Database) -> Result<SqliteConnection> {
 }
 
 /// Counts the rows that are written by triggers on every table of the outbox.
-async fn watch_rows(pool: &sqlx::SqlitePool) -> Result<()> {
-    sqlx::query("create table bench_written (rows integer not null)").execute(pool).await?;
-    sqlx::query("insert into bench_written values (0)").execute(pool).await?;
+async fn watch_rows(connection: &mut SqliteConnection) -> Result<()> {
+    sqlx::query("create table bench_written (rows integer not null)").execute(&mut *connection).await?;
+    sqlx::query("insert into bench_written values (0)").execute(&mut *connection).await?;
     let tables =
         sqlx::query("select name from sqlite_schema where type = 'table' and name like 'outbox!_%' escape '!'")
-            .fetch_all(pool)
+            .fetch_all(&mut *connection)
             .await?;
     for table in &tables {
         let table: &str = table.try_get(0)?;
@@ -127,7 +93,7 @@ async fn watch_rows(pool: &sqlx::SqlitePool) -> Result<()> {
                  begin update bench_written set rows = rows + 1; end"
             );
             // Names from the schema of the outbox's own tables.
-            sqlx::query(AssertSqlSafe(sql)).execute(pool).await?;
+            sqlx::query(AssertSqlSafe(sql)).execute(&mut *connection).await?;
         }
     }
     Ok(())

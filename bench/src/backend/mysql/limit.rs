@@ -1,6 +1,6 @@
 //! The limit: what a hand-written loop reaches on the same table, with the same driver and settings.
 //!
-//! - Writing: begin immediate, one prepared insert for all events of the transaction, commit.
+//! - Writing: begin, one prepared insert for all events of the transaction, commit.
 //! - Draining: select a page of the columns that a delivery needs, by primary key from where the last page
 //!   ended, and finish exactly these rows by their range (they have no gaps here; checked) in a transaction
 //!   that is this one statement. Every row's payload is looked at, and nothing else is done with it.
@@ -8,24 +8,21 @@
 use std::time::Instant;
 
 use futures_util::TryStreamExt as _;
-use pillarbox::{SqliteStore, port::UpkeepStore as _};
 use sqlx::{
-    Arguments as _, AssertSqlSafe, Connection as _, Row as _, SqlSafeStr as _, SqlStr, SqliteConnection,
-    sqlite::SqliteArguments,
+    Arguments as _, AssertSqlSafe, Connection as _, MySqlConnection, Row as _, SqlSafeStr as _, SqlStr,
+    mysql::MySqlArguments,
 };
 
+use super::Database;
 use crate::{
-    Result,
-    bed::{CONTENT_TYPE, EVENT_TYPE, PAYLOAD, connect},
-    drain::Finish,
+    Result, backend,
+    backend::{CONTENT_TYPE, EVENT_TYPE, Finish, PAYLOAD},
 };
-
-/// Pages of these sizes; the faster counts.
-pub(crate) const PAGES: [usize; 2] = [500, 2_000];
 
 /// Writes transactions of so many events.
+#[derive(Debug)]
 pub(crate) struct Writer {
-    connection: SqliteConnection,
+    connection: MySqlConnection,
     insert: SqlStr,
     events: usize,
     written: u64,
@@ -33,24 +30,23 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) async fn open(store: &SqliteStore, events: usize) -> Result<Self> {
-        store.migrate().await?;
+    pub(super) async fn open(database: &Database, events: usize) -> Result<Self> {
         Ok(Self {
-            connection: connect(store).await?,
+            connection: database.connect().await?,
             insert: insert(events),
             events,
             written: 0,
             payload: vec![b'x'; PAYLOAD],
         })
     }
+}
 
-    /// Writes so many transactions; seconds.
-    pub(crate) async fn write(&mut self, transactions: usize) -> Result<f64> {
+impl backend::Writer for Writer {
+    async fn write(&mut self, transactions: usize) -> Result<f64> {
         let begun = Instant::now();
         for _ in 0..transactions {
-            let mut tx = self.connection.begin_with("begin immediate").await?;
-            let mut arguments = SqliteArguments::default();
-            arguments.reserve(self.events * 12, 0);
+            let mut tx = self.connection.begin().await?;
+            let mut arguments = MySqlArguments::default();
             for _ in 0..self.events {
                 self.written += 1;
                 bind(&mut arguments, self.written, &self.payload)?;
@@ -61,19 +57,23 @@ impl Writer {
         Ok(begun.elapsed().as_secs_f64())
     }
 
-    pub(crate) async fn close(self) -> Result<()> {
+    async fn close(self) -> Result<()> {
         Ok(self.connection.close().await?)
     }
 }
 
 /// Finishes the events from 1 to `events` page by page; seconds.
-pub(crate) async fn drain(store: &SqliteStore, events: usize, page: usize, finish: Finish) -> Result<f64> {
-    let mut connection = connect(store).await?;
+pub(super) async fn drain(database: &Database, events: usize, page: usize, finish: Finish) -> Result<f64> {
+    let sql = match finish {
+        Finish::Keep => "update outbox_event set status = 'DONE', done_at = utc_timestamp(6) where seq between ? and ?",
+        Finish::Delete => "delete from outbox_event where seq between ? and ?",
+    };
+    let mut connection = database.connect().await?;
     let begun = Instant::now();
     let mut after = 0;
     let mut finished = 0;
     while let Some((first, last)) = read(&mut connection, after, page).await? {
-        let done = sqlx::query(finish.sql).bind(first).bind(last).execute(&mut connection).await?;
+        let done = sqlx::query(sql).bind(first).bind(last).execute(&mut connection).await?;
         after = last;
         finished += usize::try_from(done.rows_affected())?;
     }
@@ -86,11 +86,11 @@ pub(crate) async fn drain(store: &SqliteStore, events: usize, page: usize, finis
 }
 
 /// Reads a page, and returns its first and last number.
-pub(crate) async fn read(connection: &mut SqliteConnection, after: i64, page: usize) -> Result<Option<(i64, i64)>> {
+async fn read(connection: &mut MySqlConnection, after: i64, page: usize) -> Result<Option<(i64, i64)>> {
     let mut rows = sqlx::query(
-        "select seq, partition, event_key, event_id, event_type, aggregate_type, aggregate_id, tenant_id, \
-         content_type, payload, headers, attempts, starts, progress, occurred_at, created_at \
-         from outbox_event not indexed where seq > ? and status = 'NEW' and available_at is null \
+        "select seq, `partition`, event_key, event_id, event_type, aggregate_type, aggregate_id, tenant_id, \
+         content_type, payload_bytes, headers, attempts, starts, progress, occurred_at, created_at \
+         from outbox_event force index (primary) where seq > ? and status = 'NEW' and available_at is null \
          order by seq limit ?",
     )
     .bind(after)
@@ -110,17 +110,17 @@ pub(crate) async fn read(connection: &mut SqliteConnection, after: i64, page: us
 }
 
 fn insert(events: usize) -> SqlStr {
-    let row = format!("({}?)", "?, ".repeat(11));
+    let row = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '2026-01-01' + interval ? microsecond)";
     let sql = format!(
-        "insert into outbox_event (partition, event_id, event_type, aggregate_type, aggregate_id, tenant_id, \
-         event_key, content_type, payload, headers, available_at, occurred_at) values {}",
+        "insert into outbox_event (`partition`, event_id, event_type, aggregate_type, aggregate_id, tenant_id, \
+         event_key, content_type, payload_bytes, headers, occurred_at) values {}",
         vec![row; events].join(", ")
     );
     // Only the count of rows was filled in.
     AssertSqlSafe(sql).into_sql_str()
 }
 
-fn bind(arguments: &mut SqliteArguments, number: u64, payload: &[u8]) -> Result<()> {
+fn bind(arguments: &mut MySqlArguments, number: u64, payload: &[u8]) -> Result<()> {
     arguments.add(i64::try_from(number % 256)?)?;
     arguments.add(format!("{number:026}"))?;
     arguments.add(EVENT_TYPE)?;
@@ -131,8 +131,6 @@ fn bind(arguments: &mut SqliteArguments, number: u64, payload: &[u8]) -> Result<
     arguments.add(CONTENT_TYPE)?;
     arguments.add(payload)?;
     arguments.add(None::<&str>)?;
-    arguments.add(None::<i64>)?;
-    // As long in the row as a time of today.
-    arguments.add(1_700_000_000_000_000 + i64::try_from(number)?)?;
+    arguments.add(i64::try_from(number)?)?;
     Ok(())
 }
