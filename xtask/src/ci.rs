@@ -1,7 +1,7 @@
 //! `cargo x ci`: the one gate.
 
 use crate::{
-    acceptance, examples, readme,
+    acceptance, examples, readme, servers,
     step::{Command, Failed, Step, Work, run_all},
     test, workspace,
 };
@@ -10,10 +10,8 @@ const DENY_WARNINGS: &str = "-D warnings";
 
 /// Runs every step, cheap ones first; the first failure ends it.
 pub(crate) fn run() -> Result<(), Failed> {
-    let mut tests = test::runner();
-    if test::has_nextest() {
-        tests = tests.args(&["--profile".to_owned(), "ci".to_owned()]);
-    }
+    let profile: &[&str] = if test::has_nextest() { &["--profile", "ci"] } else { &[] };
+    let tests = test::runner(&profile.iter().map(|&arg| arg.to_owned()).collect::<Vec<_>>());
     let deny = if workspace::has_tool("deny") {
         Work::Run(Command::cargo(["deny", "check", "licenses", "bans", "sources"]))
     } else {
@@ -42,6 +40,8 @@ pub(crate) fn run() -> Result<(), Failed> {
                     .env("RUSTDOCFLAGS", DENY_WARNINGS),
             ),
         ),
+        // From here on, every step has them.
+        Step::new("servers", Work::Own("cargo x servers", servers::start)),
         Step::new("tests", Work::Run(tests)),
         Step::new("tests named", named()),
         Step::new("doctests", Work::Run(test::doctests())),

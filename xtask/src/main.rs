@@ -4,6 +4,7 @@ mod acceptance;
 mod ci;
 mod examples;
 mod readme;
+mod servers;
 mod step;
 mod test;
 mod workspace;
@@ -18,8 +19,9 @@ The project's own commands.
 Usage: cargo x COMMAND [ARGS]
 
 Commands:
-  test [ARGS]    every test of the workspace, then the doctests;
+  test [ARGS]    every test of the workspace, then the doctests, with the database servers that they need;
                  ARGS go to the test runner and leave the doctests out
+  servers        starts the database servers for tests, and keeps them until Ctrl-C
   ci             the gate: format, lints, docs, tests, examples, README, acceptance
   examples       builds and runs every example
   readme         compiles and runs the snippets of README.md
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
     };
     let done = match name {
         "test" => test::run(rest),
+        "servers" => no_args(rest).and_then(|()| servers::run()),
         "ci" => no_args(rest).and_then(|()| ci::run()),
         "examples" => no_args(rest).and_then(|()| examples::run()),
         "readme" => no_args(rest).and_then(|()| readme::run()),
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         }
         other => Err(Failed::new(format!("there is no command `{other}`\n\n{HELP}"))),
     };
+    servers::stop();
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failed) => {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::workspace;
+use crate::{servers, workspace};
 
 /// Why a command of this program failed, in words for a person.
 #[derive(Debug)]
@@ -94,7 +94,11 @@ impl Command {
         // Cargo names itself here, so that the toolchain in use stays in use.
         let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
         let mut process = process::Command::new(cargo);
-        process.args(&self.args).envs(self.env.iter().copied()).current_dir(workspace::root());
+        process
+            .args(&self.args)
+            .envs(servers::environment())
+            .envs(self.env.iter().copied())
+            .current_dir(workspace::root());
         // `cargo run` tells this program about its own package. Handed on, it would make build scripts that
         // look at these variables run again.
         for (name, _) in env::vars_os() {

@@ -5,6 +5,7 @@
 //! - [`ManualClock`] moves only when it is told to.
 //! - [`Faulty`] wraps any store and lets a test script what goes wrong, call by call.
 //! - [`Probe`] records deliveries, waits for them, and plays handlers that fail, panic or hang.
+//! - `servers`, with the feature of this name: real database servers, and a proxy that breaks connections.
 //! - [`conformance`](mod@conformance) is the exam: a backend runs it with one line.
 
 mod clock;
@@ -19,4 +20,6 @@ pub use clock::ManualClock;
 pub use faulty::{Call, Faults, Faulty};
 pub use gate::Gate;
 pub use memory::MemoryStore;
+#[cfg(feature = "servers")]
+pub use pillarbox_servers as servers;
 pub use probe::Probe;

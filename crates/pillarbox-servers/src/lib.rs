@@ -1,0 +1,31 @@
+//! Real database servers for tests, and a proxy that breaks connections to them.
+//!
+//! - [`Shared`] names the servers that `cargo x test` starts for all tests of a run. A test takes a database of
+//!   its own there: `Shared::Postgres.database()`.
+//! - [`Postgres`], [`MariaDb`], [`MySql`] and [`PgBouncer`] are private servers, for tests that restart or kill
+//!   them.
+//! - [`Proxy`] stands before any of them, and cuts, refuses and stalls connections, or loses a commit.
+//!
+//! Every server listens on 127.0.0.1 only, keeps its data in a temporary folder, and ends with the process that
+//! started it, also when that is killed. What is missing on the machine is installed where we may, and else is an
+//! error: only tests of MySQL may go without their server.
+
+mod database;
+mod error;
+mod folder;
+pub mod login;
+pub mod mysql;
+pub mod packages;
+pub mod pgbouncer;
+pub mod postgres;
+mod process;
+mod proxy;
+mod shared;
+
+pub use database::Database;
+pub use error::Error;
+pub use mysql::{MariaDb, MySql};
+pub use pgbouncer::PgBouncer;
+pub use postgres::Postgres;
+pub use proxy::Proxy;
+pub use shared::Shared;
