@@ -2,11 +2,10 @@
 
 use serde_json::json;
 
-use crate::stage::{Stage, wait};
+use super::{Site, Stage, wait};
 
-#[test]
-fn a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old() {
-    let stage = Stage::new();
+pub fn a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old<S: Site>() {
+    let stage = Stage::<S>::new();
     let sleeper = stage.start("sleeper", json!({ "role": "multi", "workers": 2, "work": 20 }));
     stage.until_joined("sleeper");
     // One blocks its thread, and many wait in the sleeper's queues.
@@ -19,8 +18,6 @@ fn a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old() {
     });
     assert!(writer.end());
     sleeper.pause();
-    // In the middle of a transaction it would keep the file's only write lock as long as it sleeps: no node
-    // could do anything, and none would take over.
     while stage.is_locked() {
         sleeper.resume();
         sleeper.pause();
@@ -28,21 +25,14 @@ fn a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old() {
     let taker = stage.start("taker", json!({ "role": "multi", "work": 1 }));
     let (_, before) = stage.until_all_done();
     let states = || {
-        stage.runtime.block_on(async {
-            sqlx::query_as::<_, (i64, String, i64, Option<i64>)>(
-                "select seq, status, attempts, done_at from outbox_event order by seq",
-            )
-            .fetch_all(stage.store.pool())
-            .await
-            .unwrap()
-        })
+        let events = stage.events(&[]).into_iter();
+        events.map(|found| (found.seq, found.status, found.attempts, found.done_at)).collect::<Vec<_>>()
     };
     let settled = states();
     let first_taken = before.of("begin").find(|line| line.node == "taker").unwrap().at;
 
     sleeper.resume();
-    let incarnations = || stage.numbers("select count(*) from outbox_partition where owner = ?", "sleeper");
-    wait("its return", || (incarnations() == [128]).then_some(()));
+    wait("its return", || (stage.owned("sleeper").len() == 128).then_some(()));
     stage.say("unblock");
     stage.until("its late outcome", |ledger| (ledger.count("stale", "sleeper") > 0).then_some(()));
     // Its worker is free again, and delivers what is new.
