@@ -1,0 +1,139 @@
+//! The store's own connections.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use pillarbox_core::port::{StoreError, StoreErrorKind};
+use sqlx::{ConnectOptions as _, PgConnection, postgres::PgConnectOptions};
+use tokio::{
+    runtime::{Handle, Id},
+    sync::{Mutex as AsyncMutex, OwnedMutexGuard},
+};
+
+use crate::error;
+
+/// Begins a transaction in which every statement sees what was committed before it, whatever the role's default:
+/// a statement behind a lock must see what the lock was waited for.
+pub(crate) const BEGIN: &str = "begin isolation level read committed read write";
+
+/// One connection for one purpose, opened when it is first needed. Callers wait for it in order.
+///
+/// A socket belongs to the runtime that opened it. Who comes from another runtime gets a connection of its own,
+/// so that a blocked runtime starves no other; one that nobody uses goes with the next change of runtimes.
+#[derive(Debug)]
+pub(crate) struct Line {
+    options: PgConnectOptions,
+    connect_within: Duration,
+    behind_pooler: bool,
+    slots: Mutex<Vec<Slot>>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    runtime: Id,
+    connection: Arc<AsyncMutex<Option<PgConnection>>>,
+}
+
+impl Line {
+    pub(crate) fn new(options: PgConnectOptions, connect_within: Duration, behind_pooler: bool) -> Self {
+        Self { options, connect_within, behind_pooler, slots: Mutex::default() }
+    }
+
+    /// Waits for the connection, and opens it if need be.
+    pub(crate) async fn enter(&self) -> Result<Entered, StoreError> {
+        let slot = self.slot(Handle::current().id());
+        let mut slot = slot.lock_owned().await;
+        if slot.is_none() {
+            *slot = Some(connect(&self.options, self.connect_within).await?);
+        }
+        Ok(Entered { slot, behind_pooler: self.behind_pooler, clean: false })
+    }
+
+    fn slot(&self, runtime: Id) -> Arc<AsyncMutex<Option<PgConnection>>> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.retain(|slot| slot.runtime == runtime || Arc::strong_count(&slot.connection) > 1);
+        if let Some(slot) = slots.iter().find(|slot| slot.runtime == runtime) {
+            return slot.connection.clone();
+        }
+        let connection = Arc::default();
+        slots.push(Slot { runtime, connection: Arc::clone(&connection) });
+        connection
+    }
+}
+
+/// Opens a connection, within a time.
+pub(crate) async fn connect(options: &PgConnectOptions, within: Duration) -> Result<PgConnection, StoreError> {
+    match tokio::time::timeout(within, options.connect()).await {
+        Ok(connected) => connected.map_err(error::of),
+        Err(_) => Err(StoreError::new(
+            StoreErrorKind::Unavailable,
+            "the server did not accept a connection in time: check host, port and firewall",
+        )),
+    }
+}
+
+/// A connection in use. It is closed unless its user comes to an end with it: after an error, or when he was cut
+/// off in the middle of an answer, nobody knows its state. What was not committed is rolled back by that.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    slot: OwnedMutexGuard<Option<PgConnection>>,
+    behind_pooler: bool,
+    clean: bool,
+}
+
+impl Entered {
+    pub(crate) fn connection(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
+        self.slot.as_mut().ok_or(sqlx::Error::WorkerCrashed)
+    }
+
+    /// Begins a transaction that writes.
+    pub(crate) async fn begin(&mut self) -> Result<(), StoreError> {
+        self.run(BEGIN).await.map_err(error::of)
+    }
+
+    /// Commits, and leaves the connection to the next.
+    pub(crate) async fn commit(mut self) -> Result<(), StoreError> {
+        self.run("commit").await.map_err(error::of_commit)?;
+        self.leave();
+        Ok(())
+    }
+
+    /// Rolls back, and leaves the connection to the next.
+    pub(crate) async fn rollback(mut self) -> Result<(), StoreError> {
+        self.run("rollback").await.map_err(error::of)?;
+        self.leave();
+        Ok(())
+    }
+
+    /// Readies the connection for one statement that reads. Behind a pooler, what the driver parses and what it then
+    /// binds must meet in one session, so there is a transaction around it.
+    pub(crate) async fn begin_reading(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
+        if self.behind_pooler {
+            self.run("begin isolation level read committed read only").await?;
+        }
+        self.connection()
+    }
+
+    pub(crate) async fn end_reading(&mut self) -> Result<(), sqlx::Error> {
+        if self.behind_pooler { self.run("commit").await } else { Ok(()) }
+    }
+
+    /// Leaves the connection to the next, in a sound state.
+    pub(crate) fn leave(mut self) {
+        self.clean = true;
+    }
+
+    async fn run(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(sql).execute(self.connection()?).await.map(drop)
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if !self.clean {
+            *self.slot = None;
+        }
+    }
+}

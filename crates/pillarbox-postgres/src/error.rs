@@ -1,0 +1,140 @@
+//! What PostgreSQL's errors mean to the caller.
+
+use pillarbox_core::port::{StoreError, StoreErrorKind};
+
+/// An error of a statement, a begin or a connect.
+pub(crate) fn of(error: sqlx::Error) -> StoreError {
+    let (kind, message) = judge(&error);
+    StoreError::new(kind, message).caused_by(error)
+}
+
+/// An error of a commit: what broke in the middle of it may have left it in effect.
+pub(crate) fn of_commit(error: sqlx::Error) -> StoreError {
+    let (kind, message) = match judge(&error) {
+        (StoreErrorKind::Unavailable, _) => {
+            (StoreErrorKind::OutcomeUnknown, "the connection broke during the commit: it may be in effect")
+        }
+        other => other,
+    };
+    StoreError::new(kind, message).caused_by(error)
+}
+
+/// Stored data that this program can't have written.
+pub(crate) fn unreadable(what: impl std::fmt::Display) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Rejected,
+        format!("the outbox's own tables hold what this program did not write: {what}"),
+    )
+}
+
+/// Whether a unique index refused a row.
+pub(crate) fn is_duplicate(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation)
+}
+
+fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
+    use StoreErrorKind::{Rejected, Unavailable};
+
+    match error {
+        sqlx::Error::Database(database) => of_state(database.code().as_deref().unwrap_or_default(), database.message()),
+        sqlx::Error::PoolTimedOut => {
+            (Unavailable, "no free connection in the pool: finish transactions sooner, or make the pool larger")
+        }
+        sqlx::Error::PoolClosed => (Rejected, "the pool is closed"),
+        sqlx::Error::Io(_)
+        | sqlx::Error::WorkerCrashed
+        | sqlx::Error::BeginFailed
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::InvalidSavePointStatement => (Unavailable, "the connection to the database broke"),
+        sqlx::Error::Tls(_) => {
+            (Unavailable, "no TLS connection could be made: check `sslmode` and `sslrootcert` in the database URL")
+        }
+        sqlx::Error::Configuration(_) => (
+            Rejected,
+            "the database URL can't be understood: use `postgres://user:password@host:port/database?sslmode=...`",
+        ),
+        _ => (Rejected, "the database's answer can't be understood"),
+    }
+}
+
+/// By SQLSTATE: its first two characters are the class.
+fn of_state(state: &str, message: &str) -> (StoreErrorKind, &'static str) {
+    use StoreErrorKind::{Conflict, Rejected, Schema, Unavailable};
+
+    match (state.get(..2).unwrap_or_default(), state) {
+        (_, "40P01") => {
+            (Conflict, "the transaction was in a deadlock with another one and is rolled back: run it again")
+        }
+        ("40", _) => (Conflict, "the transaction lost against another one and is rolled back: run it again"),
+        (_, "55P03") => (Conflict, "another transaction held a lock for longer than the lock timeout: run it again"),
+        (_, "25P02") => (
+            Rejected,
+            "an earlier statement of the transaction failed, so all of it is rolled back: look at that error",
+        ),
+        (_, "25006") => {
+            (Unavailable, "the database only reads: the server is a standby, or the transaction is set to read only")
+        }
+        (_, "25P03" | "57P05") => (Unavailable, "the server ended the session, which was idle for too long"),
+        (_, "57014") => (Unavailable, "the statement was cancelled, by its timeout or by a person"),
+        ("08" | "57", _) => (Unavailable, "the server ended the connection or accepts none now"),
+        (_, "53300") => {
+            (Unavailable, "the server has no connection left: raise max_connections, or make pools smaller")
+        }
+        ("53", _) => (Unavailable, "the server is out of disk, memory or the like: make room"),
+        ("26", _) | (_, "42P05") => (
+            Rejected,
+            "a prepared statement was lost between two calls, as behind a pooler in transaction mode: if there is one, \
+             say so with Options::behind_pooler or `pillarbox_pooler=transaction` in the database URL",
+        ),
+        // After a migration by another process; a new connection plans anew.
+        (_, "0A000") if message.contains("cached plan") => {
+            (Unavailable, "the tables changed under a prepared statement")
+        }
+        (_, "42P01" | "42703" | "42883" | "3F000") => {
+            (Schema, "the outbox's tables are missing or of another version: run the migrations (`migrate`)")
+        }
+        ("28", _) => (Rejected, "the server refused the login: check user, password and pg_hba.conf"),
+        (_, "3D000") => (Rejected, "there is no such database: create it, or correct the database URL"),
+        (_, "42501") => (Rejected, "the role lacks a privilege on the outbox's tables: grant it"),
+        _ => (Rejected, "PostgreSQL refused the statement"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_told_apart() {
+        use StoreErrorKind::{Conflict, Rejected, Schema, Unavailable};
+
+        for (state, kind) in [
+            ("40P01", Conflict),
+            ("40001", Conflict),
+            ("55P03", Conflict),
+            ("57P01", Unavailable),
+            ("08006", Unavailable),
+            ("53300", Unavailable),
+            ("57014", Unavailable),
+            ("25006", Unavailable),
+            ("42P01", Schema),
+            ("3F000", Schema),
+            ("23505", Rejected),
+            ("28P01", Rejected),
+            ("25P02", Rejected),
+            ("26000", Rejected),
+            ("", Rejected),
+        ] {
+            assert_eq!(of_state(state, "").0, kind, "{state}");
+        }
+        assert_eq!(of_state("0A000", "cached plan must not change result type").0, Unavailable);
+        assert!(of_state("26000", "").1.contains("pillarbox_pooler=transaction"));
+    }
+
+    #[test]
+    fn a_connection_that_breaks_during_the_commit_leaves_its_outcome_unknown() {
+        let broken = || sqlx::Error::Io(std::io::ErrorKind::UnexpectedEof.into());
+        assert_eq!(of(broken()).kind(), StoreErrorKind::Unavailable);
+        assert_eq!(of_commit(broken()).kind(), StoreErrorKind::OutcomeUnknown);
+    }
+}

@@ -1,0 +1,59 @@
+//! The PostgreSQL store of the Pillarbox transactional outbox.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), pillarbox_core::port::StoreError> {
+//! use pillarbox_postgres::PostgresStore;
+//!
+//! let store = PostgresStore::open("postgres://shop@localhost/shop")?;
+//! # Ok(()) }
+//! ```
+//!
+//! # Order
+//! Events of one key are delivered in the order of their numbers. That is the order of the commits as long as
+//! writers of one aggregate hold its lock (the row they change, say) before they write the event, and the
+//! sequence keeps its `cache 1`.
+//!
+//! # Connections
+//! | for | how many |
+//! |---|---|
+//! | the application's transactions, operators' lists and counts: a pool | [`Options::pool_size`], 4 by default; or the application's own pool |
+//! | reading, and hints to other processes | 1 |
+//! | settles, purges, operators' actions | 1 |
+//! | the lease and the partitions | 1 |
+//! | news from other processes (`LISTEN`) | 1; none behind a pooler |
+//!
+//! So a node has four of its own, however many workers it has. Each is opened when it is first needed, and anew
+//! after it broke. Transactions on them are READ COMMITTED, whatever the role's default is.
+//!
+//! # Poolers
+//! Behind PgBouncer in transaction mode a session is not kept from one transaction to the next: say so with
+//! [`Options::behind_pooler`], or with `pillarbox_pooler=transaction` in the URL. Then nothing is prepared, each
+//! statement has a transaction around it, and other processes are found by polling alone.
+//!
+//! # Other languages
+//! An event is a row. In psql, or from any language, in the transaction that changes the data:
+//!
+//! ```sql
+//! select outbox_publish('OrderPlaced', '{"order": 7}', key => 'order-7');
+//! insert into outbox_event (event_type, payload, event_key) values ('OrderPlaced', '{"order": 7}', 'order-7');
+//! ```
+//!
+//! Both find the partition of the key by themselves.
+
+mod admin;
+mod connection;
+mod error;
+mod horizon;
+mod migrate;
+mod own;
+mod read;
+mod row;
+mod settle;
+mod store;
+mod tables;
+mod upkeep;
+mod wake;
+mod write;
+
+pub use migrate::VERSION;
+pub use store::{Options, PostgresStore};

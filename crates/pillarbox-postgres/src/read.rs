@@ -1,0 +1,417 @@
+//! Reading: pages, due rows, lanes.
+//!
+//! A page is one or more passes, each by the rules of [`crate::horizon`], which is where the order of events is argued
+//! for. The statement of a pass returns, from one snapshot: first a row that carries the horizon, then late rows,
+//! then rows above the position. The horizon's parts are read in this order: the snapshot, which PostgreSQL takes when
+//! the statement begins; the sequence's last number, in the subquery; and only above that the age of the transaction
+//! id 3, which the server counts from the next id to be given out (`GetStableLatestTransactionId`). The age is counted
+//! once a transaction, so a pass is a transaction of its own.
+//!
+//! Nothing is written here, so a process may die between any two steps.
+
+use pillarbox_core::domain::{Key, Lease, Partition, PartitionSet, Seq, Timestamp};
+use pillarbox_core::port::{
+    Batch, BoxFuture, Due, Hold, HoldKind, Page, Pick, ReadStore, Recall, Row, Scan, Settled, StoreError, Taken,
+};
+use sqlx::{PgConnection, Row as _, postgres::PgRow};
+
+use crate::{
+    PostgresStore,
+    connection::Entered,
+    error,
+    horizon::{Horizon, Reach, Track},
+    row::{self, Time, WIDTH},
+    tables::statements,
+};
+
+/// The row that carries the horizon: the time of the read in the column of `created_at`.
+macro_rules! horizon {
+    () => {
+        "select null::bigint, null::smallint, null::text, null::text, null::text, null::text, null::text, null::text,
+            null::text, null::text, null::bytea, null::text, null::integer, null::integer, null::text,
+            null::timestamptz, {now}, concat_ws(' ', pg_current_snapshot(), given_out.number, age('3'::xid))
+        from (select case when is_called then last_value else last_value - 1 end as number
+            from {event}_seq_seq offset 0) as given_out"
+    };
+}
+
+macro_rules! waiting {
+    () => {
+        "status = 'NEW' and available_at is null and get_bit($3::bytea, partition) = 1"
+    };
+}
+
+statements!(ReadSql {
+    /// By primary key.
+    page: concat!(
+        horizon!(),
+        " union all (select {columns}, null from {event} where seq > $1 and ",
+        waiting!(),
+        " order by seq limit $2)"
+    ),
+    /// The same, and before it the rows below the position whose ids have ended since: by primary key, from the lowest
+    /// of their floors; where none has ended that is null, and nothing is read. A single id is looked up in the
+    /// snapshot; of a range, something has ended if not all of it runs.
+    page_late: concat!(
+        "with ended as materialized (
+            select first::text::xid8 as first, last::text::xid8 as last, floor
+            from unnest($4::bigint[], $5::bigint[], $6::bigint[]) as open (first, last, floor)
+            where case when first = last then pg_visible_in_snapshot(first::text::xid8, pg_current_snapshot())
+                else least(last, pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1) - first + 1
+                    > (select count(*) from pg_snapshot_xip(pg_current_snapshot()) as running (id)
+                        where id::text::bigint between first and last) end
+        ), late as materialized (
+            select {columns} from {event}
+            where seq > (select min(floor) from ended) and seq <= $1 and ",
+        waiting!(),
+        "       and exists (select from ended where txid between first and last and seq > floor)
+            order by seq limit $2
+        ) ",
+        horizon!(),
+        " union all select {columns}, null from late
+        union all (select {columns}, null from {event} where seq > $1 and ",
+        waiting!(),
+        " order by seq limit $2 - (select count(*) from late))"
+    ),
+    /// By the due index.
+    next_due: "select now, (select available_at from {event}
+            where available_at is not null and status in ('NEW', 'RETRY') and available_at > now
+                and get_bit($1::bytea, partition) = 1
+            order by available_at, seq limit 1)
+        from (select {now} as now offset 0) as clock",
+    /// By the due index.
+    due: "select {columns}, available_at from {event}
+        where available_at is not null and status in ('NEW', 'RETRY')
+            and available_at <= $1 and (available_at, seq) > ($2, $3) and get_bit($4::bytea, partition) = 1
+        order by available_at, seq limit $5",
+    /// By the key index.
+    lane: "select {columns} from {event}
+        where event_key = $1 and seq >= $2 and partition = $3 and status in ('NEW', 'RETRY')
+            and (available_at is null or available_at <= {now})
+        order by seq limit $4",
+    /// By primary key.
+    rows: "select {columns} from {event}
+        where seq = any($1) and status in ('NEW', 'RETRY') and (available_at is null or available_at <= {now})
+        order by seq",
+    /// By the holds' index.
+    holds: "select partition, name, kind, from_seq from {hold}
+        where kind <> 'SINK' and get_bit($1::bytea, partition) = 1 and ($2::text is null or kind = $2)
+        order by partition, name",
+    /// By the due index: what is RETRY has a due time.
+    failing: "select partition, event_key, seq from {event}
+        where available_at is not null and status in ('NEW', 'RETRY')
+            and status = 'RETRY' and event_key is not null and get_bit($1::bytea, partition) = 1
+        order by seq",
+    /// Above the mark by primary key, below it by the due index and the holds; whether a key has an earlier row, by
+    /// the key index. A delayed row holds back nothing before it is due.
+    oldest: "select seq from (
+            select seq, event_key from {event}
+            where seq > $1 and status in ('NEW', 'RETRY') and get_bit($2::bytea, partition) = 1
+                and (available_at is null or available_at <= {now})
+            union
+            select seq, event_key from {event}
+            where available_at is not null and status in ('NEW', 'RETRY') and available_at <= {now}
+                and get_bit($2::bytea, partition) = 1
+            union
+            select (select min(seq) from {event}
+                    where event_key is not null and status in ('NEW', 'RETRY') and event_key = name
+                        and seq >= from_seq and (available_at is null or available_at <= {now})), name
+            from {hold} where kind = 'OVERFLOW' and get_bit($2::bytea, partition) = 1
+        ) as found
+        where seq is not null and (event_key is null or not exists (
+            select 1 from {event} as earlier
+            where earlier.event_key is not null and earlier.status in ('NEW', 'RETRY')
+                and earlier.event_key = found.event_key and earlier.seq < found.seq
+                and (earlier.status = 'RETRY' or earlier.available_at is null or earlier.available_at <= {now})))
+        order by seq limit $3",
+    /// Above the mark by primary key, below it by the due index.
+    newest: "select seq from (
+            (select seq from {event}
+                where seq > $1 and status in ('NEW', 'RETRY') and get_bit($2::bytea, partition) = 1
+                order by seq desc limit $3)
+            union
+            select seq from {event}
+            where available_at is not null and status in ('NEW', 'RETRY') and get_bit($2::bytea, partition) = 1)
+            as found
+        order by seq desc limit $3",
+});
+
+impl ReadStore for PostgresStore {
+    fn page<'a>(&'a self, scan: Scan<'a>, pick: &'a mut dyn Pick) -> BoxFuture<'a, Result<Page, StoreError>> {
+        Box::pin(self.within(async move {
+            let mut entered = self.0.reads.enter().await?;
+            let page = self.read_page(&mut entered, &scan, pick).await.map_err(error::of)?;
+            entered.leave();
+            Ok(page)
+        }))
+    }
+
+    fn due<'a>(
+        &'a self,
+        partitions: PartitionSet,
+        limit: usize,
+        pick: &'a mut dyn Pick,
+    ) -> BoxFuture<'a, Result<Due, StoreError>> {
+        Box::pin(self.within(async move {
+            let mut entered = self.0.reads.enter().await?;
+            let connection = entered.begin_reading().await.map_err(error::of)?;
+            let due = self.read_due(connection, &partitions, limit, pick).await.map_err(error::of)?;
+            entered.end_reading().await.map_err(error::of)?;
+            entered.leave();
+            Ok(due)
+        }))
+    }
+
+    fn lane<'a>(
+        &'a self,
+        partition: Partition,
+        key: &'a Key,
+        from: Seq,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<Row>, StoreError>> {
+        Box::pin(self.within(async move {
+            let mut entered = self.0.reads.enter().await?;
+            let rows = self
+                .query(&self.0.sql.read.lane)
+                .bind(key.as_str())
+                .bind(from.0)
+                .bind(i16::from(partition.0))
+                .bind(at_most(limit))
+                .fetch_all(entered.begin_reading().await.map_err(error::of)?)
+                .await;
+            let rows = rows.and_then(|rows| decode_all(&rows)).map_err(error::of)?;
+            entered.end_reading().await.map_err(error::of)?;
+            entered.leave();
+            Ok(rows)
+        }))
+    }
+
+    fn rows<'a>(&'a self, seqs: &'a [Seq]) -> BoxFuture<'a, Result<Vec<Row>, StoreError>> {
+        Box::pin(self.within(async move {
+            if seqs.is_empty() {
+                return Ok(Vec::new());
+            }
+            let mut entered = self.0.reads.enter().await?;
+            let rows = self
+                .query(&self.0.sql.read.rows)
+                .bind(row::numbers(seqs))
+                .fetch_all(entered.begin_reading().await.map_err(error::of)?)
+                .await;
+            let rows = rows.and_then(|rows| decode_all(&rows)).map_err(error::of)?;
+            entered.end_reading().await.map_err(error::of)?;
+            entered.leave();
+            Ok(rows)
+        }))
+    }
+
+    fn recall<'a>(&'a self, taken: &'a [Taken]) -> BoxFuture<'a, Result<Recall, StoreError>> {
+        Box::pin(self.within(async move {
+            if taken.is_empty() {
+                return Ok(Recall::default());
+            }
+            let mut entered = self.0.reads.enter().await?;
+            let connection = entered.begin_reading().await.map_err(error::of)?;
+            let recall = self.read_recall(connection, taken).await.map_err(error::of)?;
+            entered.end_reading().await.map_err(error::of)?;
+            entered.leave();
+            Ok(recall)
+        }))
+    }
+
+    fn start<'a>(&'a self, lease: &'a Lease, seq: Seq) -> BoxFuture<'a, Result<Option<u32>, StoreError>> {
+        Box::pin(self.within(self.count_start(lease, seq)))
+    }
+
+    fn settle<'a>(&'a self, lease: &'a Lease, batch: &'a Batch) -> BoxFuture<'a, Result<Settled, StoreError>> {
+        Box::pin(self.within(self.settle_batch(lease, batch)))
+    }
+}
+
+/// What a pass read.
+struct Pass {
+    horizon: Horizon,
+    now: Timestamp,
+    rows: Vec<PgRow>,
+}
+
+impl PostgresStore {
+    async fn read_page(
+        &self,
+        entered: &mut Entered,
+        scan: &Scan<'_>,
+        pick: &mut dyn Pick,
+    ) -> Result<Page, sqlx::Error> {
+        let partitions = row::bits(&scan.partitions);
+        let mut track = Track::resume(scan.after);
+        let mut rows = Vec::with_capacity(scan.limit.min(1_024));
+        let mut more = false;
+        let mut read_at = None;
+        loop {
+            // Not too few, where most rows are refused.
+            let chunk = (scan.limit - rows.len()).max(64);
+            let pass = self.pass(entered, &track, chunk, &partitions).await?;
+            let now = *read_at.get_or_insert(pass.now);
+            let young = pass.now.saturating_sub(scan.skip_recent);
+            let full = pass.rows.len() >= chunk;
+            let seqs = pass.rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
+            let mut taken = 0;
+            let mut recent = false;
+            for found in &pass.rows {
+                more = rows.len() >= scan.limit;
+                recent = !scan.skip_recent.is_zero() && found.try_get::<Time, _>(row::CREATED_AT)?.0 > young;
+                if more || recent {
+                    break;
+                }
+                taken += 1;
+                let candidate = row::candidate(found)?;
+                if pick.pick(candidate) {
+                    rows.push(row::decode(found, candidate));
+                }
+            }
+            let reach = Reach::of(&seqs, taken, full, track.seq);
+            track.advance(&pass.horizon, reach);
+            more |= full && rows.len() >= scan.limit;
+            if more || recent || !full {
+                // Late rows of a later pass have lower numbers than those before.
+                rows.sort_by_key(Row::seq);
+                return Ok(Page { rows, position: track.position(), more, now });
+            }
+        }
+    }
+
+    /// One statement, one snapshot, in a transaction of its own.
+    async fn pass(
+        &self,
+        entered: &mut Entered,
+        track: &Track,
+        chunk: usize,
+        partitions: &[u8],
+    ) -> Result<Pass, sqlx::Error> {
+        let ReadSql { page, page_late, .. } = &self.0.sql.read;
+        let open = track.to_probe();
+        let query = self.query(if open.is_empty() { page } else { page_late });
+        let mut query = query.bind(track.seq).bind(at_most(chunk)).bind(partitions);
+        if !open.is_empty() {
+            // Ids don't reach 2^63.
+            let ids = |id: fn(&crate::horizon::Open) -> u64| {
+                open.iter().map(|open| i64::try_from(id(open)).unwrap_or(i64::MAX)).collect::<Vec<_>>()
+            };
+            query = query
+                .bind(ids(|open| open.first))
+                .bind(ids(|open| open.last))
+                .bind(open.iter().map(|open| open.floor).collect::<Vec<_>>());
+        }
+        let mut rows = query.fetch_all(entered.begin_reading().await?).await?;
+        entered.end_reading().await?;
+        let is_horizon = |row: &PgRow| row.try_get::<Option<i64>, _>(0).is_ok_and(|seq| seq.is_none());
+        let carrier = rows.iter().position(is_horizon).ok_or(sqlx::Error::RowNotFound)?;
+        let carrier = rows.remove(carrier);
+        let text: &str = carrier.try_get(WIDTH)?;
+        let horizon = Horizon::parse(text)
+            .ok_or_else(|| sqlx::Error::Decode(format!("the snapshot {text:?} can't be understood").into()))?;
+        let Time(now) = carrier.try_get(row::CREATED_AT)?;
+        // They come so; the positions rest on more than that.
+        rows.sort_by_key(|row| row.try_get::<i64, _>(0).unwrap_or(0));
+        Ok(Pass { horizon, now, rows })
+    }
+}
+
+impl PostgresStore {
+    async fn read_due(
+        &self,
+        connection: &mut PgConnection,
+        partitions: &PartitionSet,
+        limit: usize,
+        pick: &mut dyn Pick,
+    ) -> Result<Due, sqlx::Error> {
+        let sql = &self.0.sql.read;
+        let partitions = row::bits(partitions);
+        let clock = self.query(&sql.next_due).bind(partitions.as_slice()).fetch_one(&mut *connection).await?;
+        let (Time(now), next): (Time, Option<Time>) = (clock.try_get(0)?, clock.try_get(1)?);
+        let mut rows = Vec::new();
+        let mut after = (Time(Timestamp::from_micros(i64::MIN)), 0);
+        while rows.len() < limit {
+            let chunk = (limit - rows.len()).max(64);
+            let found = self
+                .query(&sql.due)
+                .bind(Time(now))
+                .bind(after.0)
+                .bind(after.1)
+                .bind(partitions.as_slice())
+                .bind(at_most(chunk))
+                .fetch_all(&mut *connection)
+                .await?;
+            for found in &found {
+                let candidate = row::candidate(found)?;
+                after = (found.try_get(WIDTH)?, candidate.seq.0);
+                if rows.len() < limit && pick.pick(candidate) {
+                    rows.push(row::decode(found, candidate));
+                }
+            }
+            if found.len() < chunk {
+                break;
+            }
+        }
+        Ok(Due {
+            rows,
+            freed: self.read_holds(connection, &partitions, Some(HoldKind::Overflow)).await?,
+            next: next.map(|Time(at)| at.since(now)),
+            now,
+        })
+    }
+
+    async fn read_recall(&self, connection: &mut PgConnection, taken: &[Taken]) -> Result<Recall, sqlx::Error> {
+        let partitions = row::bits(&taken.iter().map(|taken| taken.partition).collect());
+        let failing =
+            self.query(&self.0.sql.read.failing).bind(partitions.as_slice()).fetch_all(&mut *connection).await?;
+        let failing = failing.iter().map(|row| {
+            let key: &str = row.try_get(1)?;
+            Ok((row::partition(row, 0)?, Key::from(key), Seq(row.try_get(2)?)))
+        });
+        let failing = failing.collect::<Result<_, sqlx::Error>>()?;
+        Ok(Recall {
+            holds: self.read_holds(connection, &partitions, None).await?,
+            failing,
+            suspects: self.read_suspects(connection, taken).await?,
+        })
+    }
+
+    async fn read_suspects(&self, connection: &mut PgConnection, taken: &[Taken]) -> Result<Vec<Seq>, sqlx::Error> {
+        let unclean = || taken.iter().filter(|taken| taken.suspects > 0);
+        let (Some(most), Some(after)) =
+            (unclean().map(|taken| taken.suspects).max(), unclean().map(|taken| taken.mark).min())
+        else {
+            return Ok(Vec::new());
+        };
+        let partitions = row::bits(&unclean().map(|taken| taken.partition).collect());
+        let mut suspects = Vec::new();
+        let ReadSql { oldest, newest, .. } = &self.0.sql.read;
+        for sql in [oldest, newest] {
+            let query = self.query(sql).bind(after.0).bind(partitions.as_slice()).bind(i64::from(most));
+            for row in query.fetch_all(&mut *connection).await? {
+                suspects.push(Seq(row.try_get(0)?));
+            }
+        }
+        suspects.sort_unstable();
+        suspects.dedup();
+        Ok(suspects)
+    }
+
+    async fn read_holds(
+        &self,
+        connection: &mut PgConnection,
+        partitions: &[u8],
+        kind: Option<HoldKind>,
+    ) -> Result<Vec<Hold>, sqlx::Error> {
+        let query = self.query(&self.0.sql.read.holds).bind(partitions).bind(kind.map(row::hold_kind));
+        query.fetch_all(connection).await?.iter().map(row::hold).collect()
+    }
+}
+
+fn decode_all(rows: &[PgRow]) -> Result<Vec<Row>, sqlx::Error> {
+    rows.iter().map(|found| row::candidate(found).map(|candidate| row::decode(found, candidate))).collect()
+}
+
+pub(crate) fn at_most(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}

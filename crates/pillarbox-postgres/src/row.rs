@@ -1,0 +1,208 @@
+//! Rows become domain types.
+
+use pillarbox_core::domain::{
+    AggregateType, Event, EventType, Headers, Key, Partition, PartitionSet, Payload, Record, Seq, Timestamp,
+};
+use pillarbox_core::port::{Candidate, Hold, HoldKind, Row};
+use sqlx::{
+    Decode, Encode, Postgres, Row as _, Type, TypeInfo as _,
+    encode::IsNull,
+    error::BoxDynError,
+    postgres::{PgArgumentBuffer, PgHasArrayType, PgRow, PgTypeInfo, PgValueRef, types::Oid},
+};
+
+/// What a read asks for, in the order of the ordinals below.
+pub(crate) const COLUMNS: &str = "seq, partition, event_key, event_id, event_type, aggregate_type, aggregate_id, \
+     tenant_id, content_type, payload, payload_bytes, headers, attempts, starts, progress, occurred_at, created_at";
+
+const SEQ: usize = 0;
+const PARTITION: usize = 1;
+const KEY: usize = 2;
+const ID: usize = 3;
+const EVENT_TYPE: usize = 4;
+const AGGREGATE_TYPE: usize = 5;
+const AGGREGATE_ID: usize = 6;
+const TENANT_ID: usize = 7;
+const CONTENT_TYPE: usize = 8;
+const PAYLOAD: usize = 9;
+const PAYLOAD_BYTES: usize = 10;
+const HEADERS: usize = 11;
+const ATTEMPTS: usize = 12;
+const STARTS: usize = 13;
+const PROGRESS: usize = 14;
+const OCCURRED_AT: usize = 15;
+pub(crate) const CREATED_AT: usize = 16;
+/// How many columns [`COLUMNS`] names; what a statement adds comes after them.
+pub(crate) const WIDTH: usize = 17;
+
+/// The row's number, and what the owner is asked about.
+pub(crate) fn candidate(row: &PgRow) -> Result<Candidate<'_>, sqlx::Error> {
+    Ok(Candidate { seq: Seq(row.try_get(SEQ)?), partition: partition(row, PARTITION)?, key: row.try_get(KEY)? })
+}
+
+/// The row as an event, or as a broken row with what is wrong in it.
+pub(crate) fn decode(row: &PgRow, candidate: Candidate<'_>) -> Row {
+    match record(row, candidate) {
+        Ok(record) => Row::Event(record),
+        Err(reason) => Row::Broken {
+            seq: candidate.seq,
+            partition: candidate.partition,
+            key: candidate.key.filter(|key| !key.is_empty()).map(Key::from),
+            reason,
+        },
+    }
+}
+
+/// The row as an event. Its due time is the row's affair, and not the event's any more.
+pub(crate) fn record(row: &PgRow, candidate: Candidate<'_>) -> Result<Record, String> {
+    let id = required::<&str>(row, ID, "event_id")?;
+    let id = id.parse().map_err(|error| format!("event_id {id:?}: {error}"))?;
+    let occurred_at = required::<Time>(row, OCCURRED_AT, "occurred_at")?.0;
+    let aggregate_type = required::<&str>(row, AGGREGATE_TYPE, "aggregate_type")?;
+    let mut event = Event::builder(EventType::from(required::<&str>(row, EVENT_TYPE, "event_type")?))
+        .aggregate_type(AggregateType::from(aggregate_type))
+        .payload(payload(row)?);
+    if let Some(aggregate_id) = optional::<&str>(row, AGGREGATE_ID, "aggregate_id")? {
+        event = event.aggregate(aggregate_type, aggregate_id);
+    }
+    if let Some(tenant) = optional::<&str>(row, TENANT_ID, "tenant_id")? {
+        event = event.tenant(tenant);
+    }
+    if let Some(key) = candidate.key {
+        event = event.key(key);
+    }
+    if let Some(headers) = optional::<&str>(row, HEADERS, "headers")? {
+        let headers = Headers::from_json(headers).map_err(|error| format!("headers: {error}"))?;
+        event = event.headers(headers);
+    }
+    Ok(Record {
+        seq: candidate.seq,
+        partition: candidate.partition,
+        event: event.build_with(|| id, || occurred_at).map_err(|error| error.to_string())?,
+        attempts: count(row, ATTEMPTS, "attempts")?,
+        starts: count(row, STARTS, "starts")?,
+        progress: optional::<&str>(row, PROGRESS, "progress")?.map(Into::into),
+        created_at: required::<Time>(row, CREATED_AT, "created_at")?.0,
+    })
+}
+
+fn payload(row: &PgRow) -> Result<Payload, String> {
+    let content_type = required::<&str>(row, CONTENT_TYPE, "content_type")?;
+    if let Some(text) = optional::<&str>(row, PAYLOAD, "payload")? {
+        return Ok(Payload::stored(content_type, text.to_owned(), true));
+    }
+    let bytes = required::<&[u8]>(row, PAYLOAD_BYTES, "payload_bytes")?;
+    Ok(Payload::stored(content_type, bytes.to_vec(), false))
+}
+
+fn count(row: &PgRow, column: usize, name: &str) -> Result<u32, String> {
+    let count: i32 = required(row, column, name)?;
+    u32::try_from(count).map_err(|_| format!("{name} is {count}, and a count is expected"))
+}
+
+fn required<'r, T: Decode<'r, Postgres> + Type<Postgres>>(
+    row: &'r PgRow,
+    column: usize,
+    name: &str,
+) -> Result<T, String> {
+    optional(row, column, name)?.ok_or_else(|| format!("{name} is null"))
+}
+
+fn optional<'r, T: Decode<'r, Postgres> + Type<Postgres>>(
+    row: &'r PgRow,
+    column: usize,
+    name: &str,
+) -> Result<Option<T>, String> {
+    row.try_get(column).map_err(|error| format!("{name}: {error}"))
+}
+
+/// A partition's number; the table's own check keeps others out.
+pub(crate) fn partition(row: &PgRow, column: usize) -> Result<Partition, sqlx::Error> {
+    let number: i16 = row.try_get(column)?;
+    u8::try_from(number).map(Partition).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+/// A set of partitions as the bits that `get_bit` counts: a look-up costs the same for one and for all.
+pub(crate) fn bits(partitions: &PartitionSet) -> Vec<u8> {
+    let mut bits = vec![0; Partition::COUNT / 8];
+    for Partition(number) in partitions.iter() {
+        bits[usize::from(number / 8)] |= 1 << (number % 8);
+    }
+    bits
+}
+
+pub(crate) fn numbers(seqs: &[Seq]) -> Vec<i64> {
+    seqs.iter().map(|seq| seq.0).collect()
+}
+
+/// The name of a kind of hold in the table.
+pub(crate) fn hold_kind(kind: HoldKind) -> &'static str {
+    match kind {
+        HoldKind::DeadHead => "DEAD_HEAD",
+        HoldKind::Overflow => "OVERFLOW",
+    }
+}
+
+/// A hold from its partition, name, kind and number.
+pub(crate) fn hold(row: &PgRow) -> Result<Hold, sqlx::Error> {
+    Ok(Hold {
+        partition: partition(row, 0)?,
+        key: Key::from(row.try_get::<&str, _>(1)?),
+        kind: match row.try_get(2)? {
+            "DEAD_HEAD" => HoldKind::DeadHead,
+            "OVERFLOW" => HoldKind::Overflow,
+            other => return Err(sqlx::Error::Decode(format!("unknown kind of hold {other:?}").into())),
+        },
+        from: Seq(row.try_get(3)?),
+    })
+}
+
+/// A `timestamptz`, which counts microseconds from 2000 on. Times that PostgreSQL can't hold become its farthest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Time(pub(crate) Timestamp);
+
+/// 2000-01-01 in microseconds since 1970.
+const EPOCH: i64 = 946_684_800_000_000;
+/// 4714-11-24 BC, and the last microsecond of the year 294276.
+const FARTHEST: (i64, i64) = (-211_813_488_000_000_000, 9_223_371_331_199_999_999);
+
+impl Type<Postgres> for Time {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(1184))
+    }
+
+    fn compatible(ty: &PgTypeInfo) -> bool {
+        ty.name() == "TIMESTAMPTZ"
+    }
+}
+
+impl PgHasArrayType for Time {
+    fn array_type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(1185))
+    }
+}
+
+impl Encode<'_, Postgres> for Time {
+    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        let micros = self.0.as_micros().saturating_sub(EPOCH).clamp(FARTHEST.0, FARTHEST.1);
+        Encode::<Postgres>::encode(micros, buffer)
+    }
+}
+
+impl<'r> Decode<'r, Postgres> for Time {
+    fn decode(value: PgValueRef<'r>) -> Result<Self, BoxDynError> {
+        let micros = i64::from_be_bytes(value.as_bytes()?.try_into()?);
+        Ok(Self(Timestamp::from_micros(micros.saturating_add(EPOCH))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_counted_from_the_right_of_each_byte() {
+        let bits = bits(&[0, 9, 255].into_iter().map(Partition).collect());
+        assert_eq!((bits[0], bits[1], bits[31], bits.len()), (1, 2, 128, 32));
+    }
+}

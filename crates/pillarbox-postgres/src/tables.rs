@@ -1,0 +1,137 @@
+//! Names of the tables, and the statements made from them.
+//!
+//! A statement is a static text with `{event}`, `{now}` and the like in it. The names are filled in once,
+//! when the store is made, from a schema and a prefix that have passed [`Names::new`]; everything else is bound.
+
+use pillarbox_core::port::{StoreError, StoreErrorKind};
+use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
+
+/// The schema and the prefix of the table names, safe to stand in a statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Names {
+    schema: Option<Box<str>>,
+    prefix: Box<str>,
+}
+
+impl Names {
+    pub(crate) const DEFAULT: &'static str = "outbox_";
+    const LIMIT: usize = 32;
+
+    pub(crate) fn new(schema: Option<&str>, prefix: &str) -> Result<Self, StoreError> {
+        if let Some(schema) = schema {
+            // PostgreSQL keeps names that begin so for itself.
+            check("schema", schema, schema.to_ascii_lowercase().starts_with("pg_"))?;
+        }
+        check("table prefix", prefix, false)?;
+        // Not quoted in the statements, where PostgreSQL makes them lowercase as well.
+        Ok(Self { schema: schema.map(Into::into), prefix: prefix.to_ascii_lowercase().into() })
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub(crate) fn schema(&self) -> Option<&str> {
+        self.schema.as_deref()
+    }
+
+    /// One name for the outbox, within its database.
+    pub(crate) fn whole(&self) -> String {
+        self.schema.iter().map(|schema| format!("{schema}.")).chain([self.prefix.to_string()]).collect()
+    }
+
+    /// Fills the names into a text.
+    pub(crate) fn fill(&self, text: &str) -> String {
+        let qualifier = self.schema.as_ref().map_or(String::new(), |schema| format!("\"{schema}\"."));
+        let mut sql = text
+            .replace("{now}", "clock_timestamp()")
+            .replace("{columns}", crate::row::COLUMNS)
+            .replace("{prefix_of}", &format!("{qualifier}{}", self.prefix))
+            .replace("{prefix}", &self.prefix);
+        for table in TABLES {
+            sql = sql.replace(&format!("{{{table}}}"), &format!("{qualifier}{}{table}", self.prefix));
+        }
+        sql
+    }
+
+    /// A statement, cheap to clone.
+    pub(crate) fn statement(&self, text: &str) -> SqlStr {
+        let sql: std::sync::Arc<str> = self.fill(text).into();
+        // Static text and checked names: nothing else enters.
+        AssertSqlSafe(sql).into_sql_str()
+    }
+}
+
+fn check(what: &str, name: &str, reserved: bool) -> Result<(), StoreError> {
+    let mut letters = name.bytes();
+    let first = letters.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
+    let rest = letters.all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    if first && rest && !reserved && name.len() <= Names::LIMIT {
+        return Ok(());
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Rejected,
+        format!(
+            "{what} {name:?} is refused: use a letter or `_`, then letters, digits or `_`, at most {} characters in \
+             all, and no schema that begins with `pg_`",
+            Names::LIMIT
+        ),
+    ))
+}
+
+const TABLES: [&str; 8] = ["event", "hold", "instance", "mark", "partition", "dedup", "action", "schema"];
+
+/// Declares the statements of a module: a struct of texts, filled in once for an outbox.
+macro_rules! statements {
+    ($name:ident { $($(#[$doc:meta])* $field:ident: $text:expr,)+ }) => {
+        #[derive(Debug)]
+        pub(crate) struct $name {
+            $($(#[$doc])* pub(crate) $field: sqlx::SqlStr,)+
+        }
+
+        impl $name {
+            pub(crate) fn new(names: &crate::tables::Names) -> Self {
+                Self { $($field: names.statement($text),)+ }
+            }
+
+            /// Every statement with its name.
+            #[cfg(test)]
+            pub(crate) fn named(&self) -> Vec<(&'static str, &sqlx::SqlStr)> {
+                vec![$((stringify!($field), &self.$field),)+]
+            }
+        }
+    };
+}
+pub(crate) use statements;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_names_are_refused() {
+        let long = "x".repeat(33);
+        for bad in ["", "1x", "a-b", "a b", "x; drop table users; --", "x\"", "ä", "a.b", &long] {
+            let prefix = Names::new(None, bad).unwrap_err();
+            let schema = Names::new(Some(bad), "outbox_").unwrap_err();
+            for (error, word) in [(prefix, "table prefix"), (schema, "schema")] {
+                assert_eq!(error.kind(), StoreErrorKind::Rejected, "{bad:?}");
+                assert!(error.to_string().starts_with(word), "{error}");
+            }
+        }
+        assert!(Names::new(Some("pg_x"), "outbox_").is_err());
+        for good in ["outbox_", "_", "A1_", "pg_", &"x".repeat(32)] {
+            Names::new(None, good).unwrap();
+        }
+    }
+
+    #[test]
+    fn names_are_filled_in() {
+        let names = Names::new(None, "My_").unwrap();
+        assert_eq!(names.fill("select 1 from {event} join {hold}"), "select 1 from my_event join my_hold");
+        let names = Names::new(Some("Sales"), "my_").unwrap();
+        let index = names.fill("create index {prefix}x on {event} ({prefix_of}f(a))");
+        assert_eq!(index, "create index my_x on \"Sales\".my_event (\"Sales\".my_f(a))");
+        assert_eq!(names.whole(), "Sales.my_");
+    }
+}

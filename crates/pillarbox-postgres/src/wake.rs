@@ -1,0 +1,116 @@
+//! News from other processes, by `LISTEN` and `NOTIFY`.
+
+use std::time::Duration;
+
+use pillarbox_core::domain::PartitionSet;
+use pillarbox_core::port::{BoxFuture, StoreError, WakeStore};
+use sqlx::{
+    PgPool,
+    postgres::{PgConnectOptions, PgListener, PgPoolOptions},
+};
+use tokio::{
+    runtime::{Handle, Id},
+    sync::Mutex,
+};
+
+use crate::{PostgresStore, error, row, tables::Names};
+
+/// The connection that listens.
+pub(crate) struct Listening {
+    options: PgConnectOptions,
+    connect_within: Duration,
+    channel: String,
+    /// Marks this store's own hints: they are news to others only.
+    sender: String,
+    listener: Mutex<Option<(Id, PgListener)>>,
+}
+
+impl Listening {
+    pub(crate) fn new(options: PgConnectOptions, connect_within: Duration, names: &Names) -> Self {
+        let channel = format!("{}wake", names.whole());
+        let sender = format!("{:016x}", fastrand::u64(..));
+        Self { options, connect_within, channel, sender, listener: Mutex::default() }
+    }
+
+    /// A pool of one, since a listener wants a pool.
+    fn pool(&self) -> PgPool {
+        PgPoolOptions::new()
+            .max_connections(1)
+            .max_lifetime(None)
+            .idle_timeout(None)
+            .acquire_timeout(self.connect_within)
+            .connect_lazy_with(self.options.clone())
+    }
+
+    async fn listen(&self) -> Result<PgListener, sqlx::Error> {
+        let mut listener = PgListener::connect_with(&self.pool()).await?;
+        listener.ignore_pool_close_event(true);
+        listener.eager_reconnect(false);
+        listener.listen(&self.channel).await?;
+        Ok(listener)
+    }
+
+    /// Waits for a hint of another process. The first call returns at once when it listens: what was committed before
+    /// is not known.
+    async fn news(&self) -> Result<(), sqlx::Error> {
+        let mut slot = self.listener.lock().await;
+        let here = Handle::current().id();
+        if slot.as_ref().is_none_or(|(runtime, _)| *runtime != here) {
+            *slot = None;
+            *slot = Some((here, self.listen().await?));
+            return Ok(());
+        }
+        loop {
+            let Some((_, listener)) = slot.as_mut() else {
+                return Err(sqlx::Error::WorkerCrashed);
+            };
+            match listener.try_recv().await {
+                Ok(Some(hint)) if hint.payload().starts_with(&self.sender) => {}
+                Ok(Some(_)) => return Ok(()),
+                Ok(None) => {
+                    *slot = None;
+                    return Err(sqlx::Error::Io(std::io::ErrorKind::ConnectionAborted.into()));
+                }
+                Err(error) => {
+                    *slot = None;
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+impl WakeStore for PostgresStore {
+    fn wants_hints(&self) -> bool {
+        !self.0.behind_pooler
+    }
+
+    fn hint(&self, partitions: PartitionSet) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(self.within(async move {
+            if self.0.behind_pooler || partitions.is_empty() {
+                return Ok(());
+            }
+            let news = &self.0.news;
+            let bits: String = row::bits(&partitions).iter().map(|byte| format!("{byte:02x}")).collect();
+            let mut entered = self.0.reads.enter().await?;
+            sqlx::query("select pg_notify($1, $2)")
+                .bind(&news.channel)
+                .bind(format!("{} {bits}", news.sender))
+                .execute(entered.connection().map_err(error::of)?)
+                .await
+                .map_err(error::of)?;
+            entered.leave();
+            Ok(())
+        }))
+    }
+
+    fn news(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async {
+            if self.0.behind_pooler {
+                // There is no session to listen on.
+                std::future::pending::<()>().await;
+            }
+            self.0.news.news().await.map_err(error::of)
+        })
+    }
+}

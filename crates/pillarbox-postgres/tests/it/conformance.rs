@@ -1,0 +1,86 @@
+//! The PostgreSQL store passes the exam: on the oldest version that is tested, on the newest, and behind a pooler.
+
+use std::time::Duration;
+
+use pillarbox_core::{domain::Seq, port::UpkeepStore};
+use pillarbox_postgres::{Options, PostgresStore};
+use pillarbox_testkit::{
+    conformance::Backend,
+    servers::{Database, Shared},
+};
+
+struct Bed {
+    store: PostgresStore,
+    database: Database,
+}
+
+impl Bed {
+    async fn new(server: Shared) -> Self {
+        let database = server.database();
+        let store = open(server, &database);
+        store.migrate().await.expect("migrate");
+        Self { store, database }
+    }
+
+    async fn break_row(&self, seq: Seq) {
+        let sql = format!("update outbox_event set event_id = 'not an id' where seq = {}", seq.0);
+        self.database.run(&sql).expect("break a row");
+    }
+
+    /// Every stored time moves back.
+    async fn pass(&self, span: Duration) {
+        let by = format!("{} * interval '1 microsecond'", span.as_micros());
+        let sql = format!(
+            "update outbox_event set available_at = available_at - {by}, created_at = created_at - {by},
+                 done_at = done_at - {by};
+             update outbox_instance set until = until - {by}, started_at = started_at - {by};"
+        );
+        self.database.run(&sql).expect("move the times");
+    }
+}
+
+fn open(server: Shared, database: &Database) -> PostgresStore {
+    let options = Options::new();
+    let options = if server == Shared::PgBouncer { options.behind_pooler() } else { options };
+    options.open(database.url()).expect("open")
+}
+
+macro_rules! backend {
+    ($module:ident, $server:ident) => {
+        mod $module {
+            use super::*;
+
+            struct Server(Bed);
+
+            impl Backend for Server {
+                type Store = PostgresStore;
+
+                async fn fresh() -> Self {
+                    Self(Bed::new(Shared::$server).await)
+                }
+
+                fn store(&self) -> &PostgresStore {
+                    &self.0.store
+                }
+
+                async fn second_handle(&self) -> PostgresStore {
+                    open(Shared::$server, &self.0.database)
+                }
+
+                async fn break_row(&self, seq: Seq) {
+                    self.0.break_row(seq).await;
+                }
+
+                async fn pass(&self, span: Duration) {
+                    self.0.pass(span).await;
+                }
+            }
+
+            pillarbox_testkit::conformance!(Server);
+        }
+    };
+}
+
+backend!(oldest, Postgres);
+backend!(newest, PostgresNewest);
+backend!(pooler, PgBouncer);
