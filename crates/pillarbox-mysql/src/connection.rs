@@ -1,0 +1,174 @@
+//! The store's own connections.
+//!
+//! A connection whose use was not brought to its end, by an error or because its future was dropped, is closed: what
+//! it had begun is rolled back by the server, and nobody reads the rest of another's answer.
+
+use std::{
+    future::Future,
+    ops::{Deref, DerefMut},
+    time::{Duration, Instant},
+};
+
+use pillarbox_core::port::{StoreError, StoreErrorKind};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, MySqlConnection, mysql::MySqlConnectOptions};
+use tokio::{
+    runtime::{Handle, Id},
+    sync::{Mutex, MutexGuard},
+    time::{sleep, timeout},
+};
+
+use crate::error;
+
+/// How long a connect may take, and an idle connection's sign of life.
+const CONNECT: Duration = Duration::from_secs(10);
+const PING: Duration = Duration::from_secs(5);
+/// After so long without use a connection may be gone: the server, or something on the way, has closed it.
+const IDLE: Duration = Duration::from_secs(20);
+/// How often a transaction that lost against another is run in all.
+const TRIES: u32 = 5;
+
+/// What each connection of the store's own begins with. Nobody waits long for a lock behind a lease; and one that is
+/// idle in a transaction, because its process was stopped in the middle of it, is ended by the server.
+const SESSION: &str = "set \
+     session time_zone = '+00:00', session innodb_lock_wait_timeout = 5, session wait_timeout = 60, \
+     session sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', session autocommit = 1";
+
+/// One connection for one purpose, opened when it is first needed. Callers wait for it in order.
+///
+/// Its socket belongs to the runtime that opened it: entered from another, it is opened anew.
+#[derive(Debug)]
+pub(crate) struct Line {
+    options: MySqlConnectOptions,
+    isolation: Isolation,
+    slot: Mutex<Option<Idle>>,
+}
+
+/// What transactions of a line see.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Isolation {
+    /// Each statement sees what is committed when it begins, and locks rows alone.
+    ReadCommitted,
+    /// All statements of a transaction see one snapshot. For lines that only read.
+    Snapshot,
+}
+
+#[derive(Debug)]
+struct Idle {
+    connection: MySqlConnection,
+    runtime: Id,
+    since: Instant,
+}
+
+impl Line {
+    pub(crate) fn new(options: MySqlConnectOptions, isolation: Isolation) -> Self {
+        Self { options, isolation, slot: Mutex::default() }
+    }
+
+    /// Waits for the connection, and opens it if need be.
+    pub(crate) async fn enter(&self) -> Result<Entered<'_>, StoreError> {
+        let mut slot = self.slot.lock().await;
+        let runtime = Handle::current().id();
+        let connection = match slot.take() {
+            Some(idle) if idle.runtime == runtime => alive(idle).await,
+            _ => None,
+        };
+        let connection = match connection {
+            Some(connection) => connection,
+            None => self.open().await?,
+        };
+        Ok(Entered { slot, connection: Some(connection), runtime })
+    }
+
+    /// Begins a transaction. Dropping it rolls back.
+    pub(crate) async fn begin(&self) -> Result<Entered<'_>, StoreError> {
+        let mut entered = self.enter().await?;
+        entered.execute("start transaction").await.map_err(error::of)?;
+        Ok(entered)
+    }
+
+    async fn open(&self) -> Result<MySqlConnection, StoreError> {
+        let connecting = async {
+            let mut connection = self.options.connect().await?;
+            connection.execute(SESSION).await?;
+            let isolation = match self.isolation {
+                Isolation::ReadCommitted => "set session transaction isolation level read committed",
+                Isolation::Snapshot => "set session transaction isolation level repeatable read",
+            };
+            connection.execute(isolation).await?;
+            Ok(connection)
+        };
+        match timeout(CONNECT, connecting).await {
+            Ok(connected) => connected.map_err(error::of),
+            Err(_) => Err(StoreError::new(StoreErrorKind::Unavailable, "the server did not answer in time")),
+        }
+    }
+}
+
+async fn alive(mut idle: Idle) -> Option<MySqlConnection> {
+    if idle.since.elapsed() > IDLE && !matches!(timeout(PING, idle.connection.ping()).await, Ok(Ok(()))) {
+        return None;
+    }
+    Some(idle.connection)
+}
+
+/// A connection in use.
+pub(crate) struct Entered<'a> {
+    slot: MutexGuard<'a, Option<Idle>>,
+    // Taken only by `done`, which takes the whole.
+    connection: Option<MySqlConnection>,
+    runtime: Id,
+}
+
+impl Entered<'_> {
+    /// Commits.
+    pub(crate) async fn commit(mut self) -> Result<(), StoreError> {
+        self.execute("commit").await.map_err(error::of_commit)?;
+        self.done();
+        Ok(())
+    }
+
+    /// Rolls back.
+    pub(crate) async fn rollback(mut self) -> Result<(), StoreError> {
+        self.execute("rollback").await.map_err(error::of)?;
+        self.done();
+        Ok(())
+    }
+
+    /// The use is at its end, and the connection is fit for the next.
+    pub(crate) fn done(mut self) {
+        if let Some(connection) = self.connection.take() {
+            *self.slot = Some(Idle { connection, runtime: self.runtime, since: Instant::now() });
+        }
+    }
+}
+
+impl Deref for Entered<'_> {
+    type Target = MySqlConnection;
+
+    fn deref(&self) -> &MySqlConnection {
+        self.connection.as_ref().expect("a connection in use")
+    }
+}
+
+impl DerefMut for Entered<'_> {
+    fn deref_mut(&mut self) -> &mut MySqlConnection {
+        self.connection.as_mut().expect("a connection in use")
+    }
+}
+
+/// Runs a transaction again that lost against another one, a few times.
+pub(crate) async fn retried<T, F>(mut attempt: impl FnMut() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match attempt().await {
+            Err(error) if error.kind() == StoreErrorKind::Conflict && tries < TRIES => {
+                sleep(Duration::from_millis(fastrand::u64(1..=10) << tries)).await;
+            }
+            other => return other,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What the server's errors mean to the caller.
+
+use pillarbox_core::port::{StoreError, StoreErrorKind};
+use sqlx::mysql::MySqlDatabaseError;
+
+/// An error of a statement, a begin or a connect.
+pub(crate) fn of(error: sqlx::Error) -> StoreError {
+    let (kind, message) = judge(&error);
+    StoreError::new(kind, message).caused_by(error)
+}
+
+/// An error of a commit: what broke in the middle of it may have left it in effect.
+pub(crate) fn of_commit(error: sqlx::Error) -> StoreError {
+    let lost = match &error {
+        sqlx::Error::Database(_) => number(&error).is_some_and(|number| LOST.contains(&number)),
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => true,
+        _ => false,
+    };
+    if lost {
+        let message = "the connection broke during the commit: it may be in effect or not";
+        return StoreError::new(StoreErrorKind::OutcomeUnknown, message).caused_by(error);
+    }
+    of(error)
+}
+
+/// Stored data that this program can't have written.
+pub(crate) fn unreadable(what: impl std::fmt::Display) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Rejected,
+        format!("the outbox's own tables hold what this program did not write: {what}"),
+    )
+}
+
+/// The server's number of an error.
+pub(crate) fn number(error: &sqlx::Error) -> Option<u16> {
+    error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number)
+}
+
+pub(crate) const DUPLICATE: u16 = 1062;
+const LOCK_TIMEOUT: u16 = 1205;
+const DEADLOCK: u16 = 1213;
+/// A record has changed since it was read (MariaDB, where snapshots are strict).
+const CHANGED: u16 = 1020;
+/// A check of the table: MySQL, MariaDB.
+pub(crate) const CHECKS: [u16; 2] = [3819, 4025];
+/// What was asked for needs a right that the user does not have.
+pub(crate) const DENIED: [u16; 7] = [1044, 1142, 1143, 1227, 1370, 1418, 1419];
+/// The server goes down, or has ended this connection.
+const LOST: [u16; 9] = [1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161];
+/// The server has no room for another connection, or no memory or disk just now, or a statement was ended.
+const BUSY: [u16; 10] = [1021, 1037, 1040, 1041, 1129, 1203, 1226, 1317, 1969, 3024];
+/// The server takes no writes: a replica, or one that is about to change its role.
+const READ_ONLY: [u16; 4] = [1290, 1792, 1836, 3032];
+/// No such database, table, column, index or function.
+const MISSING: [u16; 7] = [1049, 1051, 1054, 1146, 1176, 1305, 1412];
+const LOGIN: [u16; 4] = [1045, 1698, 1251, 3118];
+
+fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
+    use StoreErrorKind::{Conflict, Rejected, Schema, Unavailable};
+
+    match error {
+        sqlx::Error::Database(_) => match number(error).unwrap_or_default() {
+            DEADLOCK | CHANGED => (Conflict, "the transaction lost against another one: run it again"),
+            LOCK_TIMEOUT => (Conflict, "another transaction held a lock for too long: run it again"),
+            number if LOST.contains(&number) => (Unavailable, "the server has ended the connection"),
+            number if BUSY.contains(&number) => (Unavailable, "the server is busy, or has ended the statement"),
+            number if READ_ONLY.contains(&number) => {
+                (Unavailable, "the server is read-only: connect to the one that takes writes")
+            }
+            number if MISSING.contains(&number) => {
+                (Schema, "the outbox's tables are missing or of another version: run the migrations (`migrate`)")
+            }
+            number if LOGIN.contains(&number) => (Rejected, "the server refuses the user or the password"),
+            number if DENIED.contains(&number) => (Rejected, "the user lacks a right that the statement needs"),
+            _ => (Rejected, "the server refused the statement"),
+        },
+        sqlx::Error::PoolTimedOut => {
+            (Unavailable, "no free connection in the write pool: finish transactions sooner, or make the pool larger")
+        }
+        sqlx::Error::PoolClosed => (Rejected, "the write pool is closed"),
+        sqlx::Error::Io(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::WorkerCrashed
+        | sqlx::Error::BeginFailed
+        | sqlx::Error::InvalidSavePointStatement => (Unavailable, "the connection to the server broke"),
+        sqlx::Error::Tls(_) => (Rejected, "no encrypted connection: check `ssl-mode` and the certificates in the URL"),
+        sqlx::Error::Configuration(_) => {
+            (Rejected, "the database URL can't be understood: use `mysql://user:password@host/database`")
+        }
+        _ => (Rejected, "the server's answer can't be understood"),
+    }
+}

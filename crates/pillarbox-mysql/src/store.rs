@@ -1,0 +1,270 @@
+//! The store: how it is opened, and the connections it keeps.
+
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
+
+use pillarbox_core::port::{StoreError, StoreErrorKind};
+use sqlx::{
+    ConnectOptions as _, MySqlConnection, MySqlPool, Row as _,
+    mysql::{MySqlConnectOptions, MySqlPoolOptions},
+};
+
+use crate::{
+    admin::AdminSql,
+    connection::{Isolation, Line},
+    error,
+    own::OwnSql,
+    read::ReadSql,
+    recall::RecallSql,
+    settle::SettleSql,
+    tables::Names,
+    upkeep::UpkeepSql,
+    water::{Sweeps, Water, WaterSql},
+    write::WriteSql,
+};
+
+/// An outbox in a MySQL or MariaDB database. Cheap to clone.
+#[derive(Clone)]
+pub struct MySqlStore(pub(crate) Arc<Inner>);
+
+/// How a store is opened.
+///
+/// ```
+/// use pillarbox_mysql::Options;
+///
+/// let options = Options::new().prefix("orders_outbox_").pool_size(8);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    prefix: String,
+    schema: Option<String>,
+    pool_size: u32,
+    longest_write_transaction: Duration,
+    sweep_every: Duration,
+    log_statements: bool,
+}
+
+pub(crate) struct Inner {
+    pub(crate) names: Names,
+    pub(crate) pool: MySqlPool,
+    pub(crate) settles: Line,
+    pub(crate) lease: Line,
+    pub(crate) pages: Line,
+    pub(crate) seeks: Line,
+    /// `max_allowed_packet`.
+    pub(crate) packet: OnceLock<usize>,
+    pub(crate) water: Mutex<Water>,
+    pub(crate) sweeps: Mutex<Sweeps>,
+    /// The newest number that a wait for news has seen.
+    pub(crate) seen: tokio::sync::Mutex<Option<i64>>,
+    pub(crate) sql: Sql,
+}
+
+pub(crate) struct Sql {
+    pub(crate) write: WriteSql,
+    pub(crate) own: OwnSql,
+    pub(crate) read: ReadSql,
+    pub(crate) recall: RecallSql,
+    pub(crate) settle: SettleSql,
+    pub(crate) upkeep: UpkeepSql,
+    pub(crate) admin: AdminSql,
+    pub(crate) water: WaterSql,
+}
+
+impl Options {
+    /// Table names with the prefix `outbox_` in the database of the URL, a pool of 4.
+    pub fn new() -> Self {
+        Self {
+            prefix: Names::DEFAULT.into(),
+            schema: None,
+            pool_size: 4,
+            longest_write_transaction: Duration::from_mins(5),
+            sweep_every: Duration::from_mins(10),
+            log_statements: false,
+        }
+    }
+
+    /// Begins the names of the tables with this. One database can hold several outboxes.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Keeps the tables in another database of the same server than that of the URL.
+    #[must_use]
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = Some(schema.into());
+        self
+    }
+
+    /// Sets how many connections the application's transactions share.
+    #[must_use]
+    pub fn pool_size(mut self, connections: u32) -> Self {
+        self.pool_size = connections;
+        self
+    }
+
+    /// Sets for how long a transaction that has written an event may stay open. It counts only where the user lacks
+    /// the privilege PROCESS, so that the open transactions can't be seen: what commits later than this is found
+    /// by the next sweep, and may come after its successors. Default: 5 minutes.
+    #[must_use]
+    pub fn longest_write_transaction(mut self, span: Duration) -> Self {
+        self.longest_write_transaction = span;
+        self
+    }
+
+    /// Sets how often all pending rows are looked at, wherever the reading has come to: the net under everything
+    /// else. Default: 10 minutes, and at each takeover.
+    #[must_use]
+    pub fn sweep_every(mut self, interval: Duration) -> Self {
+        self.sweep_every = interval;
+        self
+    }
+
+    /// Leaves the log of statements to the driver: each at level debug with the target `sqlx::query`. Default: no
+    /// statement is logged, since looking at each costs more than some of them.
+    #[must_use]
+    pub fn log_statements(mut self) -> Self {
+        self.log_statements = true;
+        self
+    }
+
+    /// The SQL of all migrations, for those who run them with a tool of their own, such as the `mysql` or `mariadb`
+    /// client.
+    pub fn migration_sql(&self) -> Result<String, StoreError> {
+        Ok(crate::migrate::text(&Names::new(&self.prefix, self.schema.as_deref())?))
+    }
+
+    /// Opens the store at a URL such as `mysql://user:password@host:3306/database`. Encryption is set there too:
+    /// `?ssl-mode=VERIFY_IDENTITY&ssl-ca=/path/to/ca.pem`.
+    pub async fn open(self, url: impl AsRef<str>) -> Result<MySqlStore, StoreError> {
+        let connect = MySqlConnectOptions::from_str(url.as_ref()).map_err(without_url)?;
+        let connect = self.own_options(connect);
+        let pool = MySqlPoolOptions::new().max_connections(self.pool_size.max(1)).connect_lazy_with(connect.clone());
+        let store = self.assemble(pool, &connect)?;
+        // Tells at once when the server can't be reached.
+        store.0.seeks.enter().await?.done();
+        Ok(store)
+    }
+
+    /// Makes a store of the application's own pool, which it uses for the application's transactions alone.
+    pub fn from_pool(self, pool: MySqlPool) -> Result<MySqlStore, StoreError> {
+        let connect = self.own_options(pool.connect_options().as_ref().clone());
+        self.assemble(pool, &connect)
+    }
+
+    fn own_options(&self, options: MySqlConnectOptions) -> MySqlConnectOptions {
+        if self.log_statements { options } else { options.disable_statement_logging() }
+    }
+
+    fn assemble(self, pool: MySqlPool, connect: &MySqlConnectOptions) -> Result<MySqlStore, StoreError> {
+        let names = Names::new(&self.prefix, self.schema.as_deref())?;
+        if names.schema().is_none() && connect.get_database().is_none() {
+            return Err(StoreError::new(
+                StoreErrorKind::Rejected,
+                "the URL names no database: add `/database` to it, or set a schema",
+            ));
+        }
+        let line = |isolation| Line::new(connect.clone(), isolation);
+        Ok(MySqlStore(Arc::new(Inner {
+            sql: Sql {
+                write: WriteSql::new(&names),
+                own: OwnSql::new(&names),
+                read: ReadSql::new(&names),
+                recall: RecallSql::new(&names),
+                settle: SettleSql::new(&names),
+                upkeep: UpkeepSql::new(&names),
+                admin: AdminSql::new(&names),
+                water: WaterSql::new(&names),
+            },
+            settles: line(Isolation::ReadCommitted),
+            lease: line(Isolation::ReadCommitted),
+            pages: line(Isolation::Snapshot),
+            seeks: line(Isolation::ReadCommitted),
+            packet: OnceLock::new(),
+            water: Mutex::new(Water::new(self.longest_write_transaction)),
+            sweeps: Mutex::new(Sweeps::new(self.sweep_every)),
+            seen: tokio::sync::Mutex::default(),
+            names,
+            pool,
+        })))
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MySqlStore {
+    /// Opens the store at a URL, with the default [`Options`].
+    pub async fn open(url: impl AsRef<str>) -> Result<Self, StoreError> {
+        Options::new().open(url).await
+    }
+
+    /// Makes a store of the application's own pool, with the default [`Options`].
+    pub fn from_pool(pool: MySqlPool) -> Result<Self, StoreError> {
+        Options::new().from_pool(pool)
+    }
+
+    /// The pool for the application's own statements and transactions.
+    pub fn pool(&self) -> &MySqlPool {
+        &self.0.pool
+    }
+
+    /// The prefix of the table names.
+    pub fn prefix(&self) -> &str {
+        self.0.names.prefix()
+    }
+
+    /// Checks what the outbox needs of the server's settings.
+    pub(crate) async fn check_server(&self, connection: &mut MySqlConnection) -> Result<(), StoreError> {
+        let row = sqlx::query(
+            "select cast(@@global.auto_increment_increment as signed), sysdate(6) < sysdate(6) + sleep(0.002) \
+             or sysdate(6) > utc_timestamp(6)",
+        )
+        .fetch_one(connection)
+        .await
+        .map_err(error::of)?;
+        let step: i64 = row.try_get(0).map_err(error::of)?;
+        if step != 1 {
+            return Err(StoreError::new(StoreErrorKind::Rejected, step_refused(step)));
+        }
+        if row.try_get::<i64, _>(1).map_err(error::of)? == 0 {
+            return Err(StoreError::new(
+                StoreErrorKind::Rejected,
+                "the server runs with `sysdate-is-now`, so a statement that waited for a lock would see an old time: \
+                 start it without",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for MySqlStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MySqlStore").field("prefix", &self.prefix()).finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn step_refused(step: i64) -> String {
+    format!(
+        "auto_increment_increment is {step}, and 1 is needed: numbers of several counters tell no order, so let one \
+         server take all writes"
+    )
+}
+
+/// An error about a URL, without what the URL holds.
+fn without_url(error: sqlx::Error) -> StoreError {
+    drop(error);
+    StoreError::new(
+        StoreErrorKind::Rejected,
+        "the database URL can't be understood: use `mysql://user:password@host/database`",
+    )
+}
