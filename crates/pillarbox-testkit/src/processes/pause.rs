@@ -1,9 +1,12 @@
 //! O6, P4: a process that stands still past its lease, and wakes.
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 
-use super::{Site, Stage, wait};
+use super::{Served, Site, Stage, wait};
 
+/// O6, P4: what it had begun settles nothing, and what it had read is not delivered.
 pub fn a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old<S: Site>() {
     let stage = Stage::<S>::new();
     let sleeper = stage.start("sleeper", json!({ "role": "multi", "workers": 2, "work": 20 }));
@@ -56,4 +59,47 @@ pub fn a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old<
     }
     assert!(after > 0, "the sleeper delivers again");
     drop((sleeper, taker));
+}
+
+/// Its settle holds the lock that a takeover wants. Who waits for it must go on renewing its own lease, and the server
+/// must end the session of one that does not come back.
+pub fn a_node_paused_in_the_middle_of_a_settle_takes_no_other_node_along<S: Served>() {
+    let stage = Stage::<S>::new();
+    let task = json!({ "role": "multi", "lease": 2_000, "heartbeat": 300, "work": 1 });
+    let other = stage.start("other", task.clone());
+    let sleeper = stage.start("sleeper", task);
+    stage.until_shared(&["other", "sleeper"]);
+    let _writer = stage.start("writer", json!({ "role": "writer", "count": 100_000, "pace": 3, "keys": 50 }));
+    let stands = || {
+        sleeper.pause();
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(600) {
+            if stage.number(S::STANDING) > 0 {
+                return Some(());
+            }
+        }
+        let ends = stage.ledger().count("end", "sleeper");
+        sleeper.resume();
+        stage.until("its next delivery", |ledger| (ledger.count("end", "sleeper") > ends).then_some(()));
+        None
+    };
+    wait("a pause in the middle of a settle", stands);
+    let incarnation = || {
+        let fleet = stage.fleet();
+        fleet.nodes.iter().find(|node| node.node.as_str() == "other").map(|node| node.incarnation)
+    };
+    let (before, begun) = (incarnation(), Instant::now());
+    assert!(before.is_some());
+    wait("a takeover", || {
+        assert_eq!(incarnation(), before, "the other node lost its lease, {:?} after the pause", begun.elapsed());
+        (stage.owned("other").len() == 256).then_some(())
+    });
+    println!("taken over after {:?}", begun.elapsed());
+    sleeper.resume();
+    stage.stop_writing(&["writer"]);
+    let (orders, ledger) = stage.until_all_done();
+    ledger.assert_delivered_is(&orders);
+    ledger.assert_in_order_per_key(&orders);
+    stage.assert_no_attempt_was_counted();
+    drop(other);
 }

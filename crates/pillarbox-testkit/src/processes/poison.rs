@@ -61,15 +61,18 @@ fn dies_alone<S: Site>(cold: &[Value], hot: &[Value], poisons: usize) {
     ledger.assert_in_order_per_key(&orders);
 }
 
+/// D13: read from the table.
 pub fn a_poison_event_without_a_key_dies_alone_on_the_cold_path<S: Site>() {
     dies_alone::<S>(&with_neighbours(&[json!({ "then": "abort" })]), &[], 1);
 }
 
+/// D13, O3: the follower waits for an operator.
 pub fn a_poison_event_with_a_key_dies_alone_and_holds_its_key<S: Site>() {
     let poison = [json!({ "then": "abort", "key": "p" }), json!({ "key": "p" })];
     dies_alone::<S>(&with_neighbours(&poison), &neighbours(6), 1);
 }
 
+/// D13: one was written by the process that it ends.
 pub fn poison_events_on_the_hot_and_the_cold_path_die_without_their_neighbours<S: Site>() {
     let poison = [json!({ "then": "abort" })];
     dies_alone::<S>(&with_neighbours(&poison), &with_neighbours(&poison), 2);

@@ -85,3 +85,43 @@ pub trait Site: Sized + Send + Sync + 'static {
     /// Where [`open`](Application::open) finds it.
     fn url(&self) -> String;
 }
+
+/// A site behind a server, whose connections can be ended from outside.
+pub trait Served: Site {
+    /// A query for how many connections to the database stand still in a transaction that is behind the fence, and
+    /// wait for their process. They hold the lock that others want.
+    const STANDING: &'static str;
+
+    /// Ends one connection to the database, any but the asking one.
+    fn end_a_connection(
+        &self,
+        store: &<Self::App as Application>::Store,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Opens a transaction that stays open until the value is dropped.
+    fn hold_open(&self, what: Held) -> Box<dyn Send>;
+}
+
+/// What a transaction that is held open has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// It has read, and keeps its snapshot.
+    Snapshot,
+    /// It has written in a table of its own, and so has a number of its own.
+    Writer,
+}
+
+/// A site on a server of the test's own, which can be restarted.
+pub trait Private: Site {
+    /// Stops the server and starts it again.
+    fn restart(&mut self, how: Restart);
+}
+
+/// How a server ends before it is started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restart {
+    /// In order, and at once.
+    Fast,
+    /// By kill -9.
+    Killed,
+}

@@ -1,6 +1,7 @@
 //! One database, its processes, and the questions that a test asks afterwards.
 
 use std::{
+    fmt,
     fs::File,
     future::Future,
     path::PathBuf,
@@ -27,7 +28,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const BLEMISHED: &str = "select count(*) from outbox_event where attempts > 0 or status <> 'DONE'";
 
 /// One database and its processes.
-#[derive(Debug)]
 pub struct Stage<S: Site> {
     // Before the site: its connections should end first.
     store: StoreOf<S>,
@@ -248,5 +248,11 @@ impl<S: Site> Drop for Stage<S> {
         if std::thread::panicking() {
             eprintln!("{}", self.log());
         }
+    }
+}
+
+impl<S: Site> fmt::Debug for Stage<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stage").field("folder", &self.folder.path()).finish_non_exhaustive()
     }
 }
