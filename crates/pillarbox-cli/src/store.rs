@@ -32,12 +32,17 @@ impl Database {
         }
     }
 
-    /// Opens it, whether or not it has the tables.
+    /// Opens it, whether or not it has the tables. A SQLite file is made if it is missing.
     pub(crate) async fn open(&self) -> Result<AnyStore, Error> {
+        self.open_at(&self.db).await
+    }
+
+    async fn open_at(&self, url: &str) -> Result<AnyStore, Error> {
         let kind = self.kind()?;
-        self.options().open(&self.db).await.map_err(|error| {
-            let advice = match error.kind() {
-                StoreErrorKind::Rejected => "look at the URL, the prefix and the schema",
+        self.options().open(url).await.map_err(|error| {
+            let advice = match (error.kind(), kind) {
+                (StoreErrorKind::Rejected, _) => "look at the URL, the prefix and the schema",
+                (_, Kind::Sqlite) => "look whether the file is there, and whether you may write to it and its folder",
                 _ => "look whether the server runs, and whether host, port, name and password are right",
             };
             Error::new(format!("the {kind} database could not be opened")).caused_by(error).advice(advice)
@@ -46,7 +51,14 @@ impl Database {
 
     /// Opens it, and finds the tables of this program's version.
     pub(crate) async fn open_migrated(&self) -> Result<AnyStore, Error> {
-        let store = self.open().await?;
+        // To look at a file that is missing must not make it.
+        let store = match self.kind()? {
+            Kind::Sqlite if !self.db.contains("mode=") => {
+                let and = if self.db.contains('?') { '&' } else { '?' };
+                self.open_at(&format!("{}{and}mode=rw", self.db)).await?
+            }
+            _ => self.open().await?,
+        };
         store.check().await.map_err(|error| {
             let failed = Error::new("the outbox can't be read");
             match error.kind() {

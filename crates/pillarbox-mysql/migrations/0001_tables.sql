@@ -76,6 +76,8 @@ create table if not exists {dedup} (
     dedup_key varbinary(512) not null primary key,
     event_id varchar(26) not null,
     expires_at datetime(6) not null,
+    -- Of the call that entered the key, so that it knows its own.
+    entered_by bigint unsigned not null,
     index by_expiry (expires_at)
 ) engine = InnoDB default charset = utf8mb4 collate = utf8mb4_bin;
 

@@ -1,7 +1,9 @@
 //! What operators see and do.
 
-use pillarbox_core::domain::{Seq, Status, Timestamp};
-use pillarbox_core::port::{Actor, AdminStore, BoxFuture, Found, Listing, Query, Stats, StoreError};
+use std::collections::HashMap;
+
+use pillarbox_core::domain::{Incarnation, NodeId, PartitionSet, Seq, Status, Timestamp};
+use pillarbox_core::port::{Actor, AdminStore, BoxFuture, Fleet, Found, Listing, NodeStatus, Query, Stats, StoreError};
 use sqlx::{
     Arguments as _, AssertSqlSafe, MySqlConnection, Row as _, SqlStr,
     mysql::{MySqlArguments, MySqlRow},
@@ -29,13 +31,25 @@ statements!(AdminSql {
     /// The rows of a list that are dead, locked. By primary key, as the actions that follow.
     dead: concat!("select seq from ", given!(), " where status = 'DEAD' for update"),
     /// Of the dead, those that hold their key. The holds are few.
-    heads: concat!("select seq from ", given!(), " straight_join {hold}
+    heads: concat!(
+        "select seq from ",
+        given!(),
+        " straight_join {hold}
             on {hold}.`partition` = {event}.`partition` and space = 0 and name = event_key and from_seq = seq
-        where kind = 'DEAD_HEAD' and status = 'DEAD' for update"),
-    record: concat!("insert into {action} (actor, reason, action, seq, event_id, event_type)
-        select ?, ?, ?, seq, event_id, event_type from ", given!(), " order by seq"),
-    replay: concat!("update ", given!(), " set status = 'NEW', attempts = 0, starts = 0, progress = null,
-            last_error = null, done_at = null, available_at = {now} where status = 'DEAD'"),
+        where kind = 'DEAD_HEAD' and status = 'DEAD' for update"
+    ),
+    record: concat!(
+        "insert into {action} (actor, reason, action, seq, event_id, event_type)
+        select ?, ?, ?, seq, event_id, event_type from ",
+        given!(),
+        " order by seq"
+    ),
+    replay: concat!(
+        "update ",
+        given!(),
+        " set status = 'NEW', attempts = 0, starts = 0, progress = null,
+            last_error = null, done_at = null, available_at = {now} where status = 'DEAD'"
+    ),
     discard: concat!("delete {event} from ", given!(), " where status = 'DEAD'"),
     /// The owner finds the followers of a freed key as those of one that overflowed.
     free: "update json_table(?, '$[*]' columns (n bigint path '$')) as given
@@ -53,6 +67,9 @@ statements!(AdminSql {
     /// By the status.
     worst: "select `partition`, count(*) from {event} force index (by_status) where status in ('NEW', 'RETRY')
         group by `partition` order by 2 desc, 1 limit 1",
+    nodes: "select id, incarnation, timestampdiff(microsecond, {epoch}, started_at),
+            timestampdiff(microsecond, {epoch}, `until`), routes, mark
+        from {instance} order by id",
 });
 
 impl AdminStore for MySqlStore {
@@ -60,7 +77,8 @@ impl AdminStore for MySqlStore {
         Box::pin(async move {
             // One more than asked for tells whether there is a next page.
             let tail = [from.0, i64::from(limit) + 1];
-            let rows = self.matching(&self.0.sql.admin.list, query, " and seq >= ? order by seq limit ?", &tail).await?;
+            let rows =
+                self.matching(&self.0.sql.admin.list, query, " and seq >= ? order by seq limit ?", &tail).await?;
             let mut events = rows.iter().map(found).collect::<Result<Vec<_>, _>>().map_err(error::of)?;
             let next = (events.len() > limit as usize).then(|| events.pop()).flatten().map(|found| found.seq);
             Ok(Listing { events, next })
@@ -94,6 +112,49 @@ impl AdminStore for MySqlStore {
             Ok(stats)
         })
     }
+
+    fn fleet(&self) -> BoxFuture<'_, Result<Fleet, StoreError>> {
+        Box::pin(async {
+            let mut entered = self.0.seeks.enter().await?;
+            let fleet = self.read_fleet(&mut entered).await?;
+            entered.done();
+            Ok(fleet)
+        })
+    }
+}
+
+impl MySqlStore {
+    /// The partitions first: who joins meanwhile owns none of them yet.
+    async fn read_fleet(&self, connection: &mut MySqlConnection) -> Result<Fleet, StoreError> {
+        let sql = &self.0.sql;
+        let now = sqlx::query(sql.upkeep.clock.clone()).fetch_one(&mut *connection).await.map_err(error::of)?;
+        let owners = sqlx::query(sql.own.owners.clone()).fetch_all(&mut *connection).await.map_err(error::of)?;
+        let nodes = sqlx::query(sql.admin.nodes.clone()).fetch_all(&mut *connection).await.map_err(error::of)?;
+        let mut owned: HashMap<&str, PartitionSet> = HashMap::new();
+        let mut free = PartitionSet::EMPTY;
+        for row in &owners {
+            let partition = row::partition(row, 0).map_err(error::of)?;
+            match row.try_get::<Option<&str>, _>(1).map_err(error::of)? {
+                Some(owner) => owned.entry(owner).or_default().insert(partition),
+                None => free.insert(partition),
+            };
+        }
+        let status = |row: &MySqlRow| {
+            let number = |column: usize| row.try_get::<i64, _>(column).map_err(error::of);
+            let name = row::text(row, 0).map_err(error::of)?;
+            Ok(NodeStatus {
+                node: NodeId::new(name),
+                incarnation: Incarnation(number(1)?),
+                started_at: Timestamp::from_micros(number(2)?),
+                until: Timestamp::from_micros(number(3)?),
+                routes: serde_json::from_str(row::text(row, 4).map_err(error::of)?).map_err(error::unreadable)?,
+                mark: row.try_get::<Option<i64>, _>(5).map_err(error::of)?.map(Seq),
+                partitions: owned.get(name).copied().unwrap_or_default(),
+            })
+        };
+        let nodes = nodes.iter().map(status).collect::<Result<_, StoreError>>()?;
+        Ok(Fleet { nodes, free, now: Timestamp::from_micros(now.try_get(0).map_err(error::of)?) })
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -112,8 +173,7 @@ impl MySqlStore {
         tail: &str,
         binds: &[i64],
     ) -> Result<Vec<MySqlRow>, StoreError> {
-        let (sql, mut arguments) =
-            conditions(query).map_err(|error| error::of(sqlx::Error::Encode(error)))?;
+        let (sql, mut arguments) = conditions(query).map_err(|error| error::of(sqlx::Error::Encode(error)))?;
         for bind in binds {
             arguments.add(*bind).map_err(|error| error::of(sqlx::Error::Encode(error)))?;
         }
@@ -186,11 +246,8 @@ impl MySqlStore {
     async fn read_stats(&self, connection: &mut MySqlConnection) -> Result<Stats, sqlx::Error> {
         let sql = &self.0.sql.admin;
         let now = sqlx::query(sql.now.clone()).fetch_one(&mut *connection).await?;
-        let mut stats = Stats {
-            now: Timestamp::from_micros(now.try_get(0)?),
-            live_nodes: unsigned(&now, 1)?,
-            ..Stats::default()
-        };
+        let mut stats =
+            Stats { now: Timestamp::from_micros(now.try_get(0)?), live_nodes: unsigned(&now, 1)?, ..Stats::default() };
         for row in sqlx::query(sql.totals.clone()).fetch_all(&mut *connection).await? {
             let oldest: i64 = row.try_get(2)?;
             let created = sqlx::query(sql.created.clone()).bind(oldest).fetch_optional(&mut *connection).await?;

@@ -165,16 +165,16 @@ impl MySqlStore {
             return Ok(None);
         };
         // Seen without a lock, so that no live node's settle is waited for.
-        let lapsed = sqlx::query(sql.lapsed.clone())
-            .bind(lease.incarnation.0)
-            .fetch_all(&mut *tx)
-            .await
-            .map_err(error::of)?;
+        let lapsed =
+            sqlx::query(sql.lapsed.clone()).bind(lease.incarnation.0).fetch_all(&mut *tx).await.map_err(error::of)?;
         let mut expelled = Vec::with_capacity(lapsed.len());
         for row in lapsed {
             let incarnation: i64 = row.try_get(0).map_err(error::of)?;
-            let still =
-                sqlx::query(sql.still_lapsed.clone()).bind(incarnation).fetch_optional(&mut *tx).await.map_err(error::of)?;
+            let still = sqlx::query(sql.still_lapsed.clone())
+                .bind(incarnation)
+                .fetch_optional(&mut *tx)
+                .await
+                .map_err(error::of)?;
             if still.is_some_and(|row| row.try_get::<i64, _>(0).is_ok_and(|lapsed| lapsed != 0)) {
                 self.end(&mut tx, incarnation).await?;
                 expelled.push(NodeId::new(row.try_get::<&str, _>(1).map_err(error::of)?));

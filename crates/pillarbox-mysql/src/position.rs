@@ -114,13 +114,17 @@ mod tests {
 
     #[test]
     fn many_gaps_become_few_that_cover_them_all() {
-        let many: Vec<_> = (0..1_000).map(|n| (n * 3 + i64::from(n > 500) * 1_000, n * 3 + i64::from(n > 500) * 1_000)).collect();
+        let many: Vec<_> =
+            (0..1_000).map(|n| (n * 3 + i64::from(n > 500) * 1_000, n * 3 + i64::from(n > 500) * 1_000)).collect();
         let mut some = gaps(&many);
         let few = some.ranges().to_vec();
         assert!(few.len() <= RANGES);
         for (number, _) in many {
             assert!(few.iter().any(|(first, last)| (first..=last).contains(&&number)), "{number} is lost");
         }
-        assert!(!few.iter().any(|(first, last)| (first..=last).contains(&&1_600)), "the widest distance stays: {few:?}");
+        assert!(
+            !few.iter().any(|(first, last)| (first..=last).contains(&&1_600)),
+            "the widest distance stays: {few:?}"
+        );
     }
 }

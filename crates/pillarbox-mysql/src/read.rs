@@ -40,9 +40,37 @@ statements!(ReadSql {
         union all (select 1, seq, `partition`, event_key, created_at > utc_timestamp(6) - interval ? microsecond, 1
             from {event} force index (primary)
             where (",
-        gap!(), " or ", gap!(), " or ", gap!(), " or ", gap!(), " or ", gap!(), " or ", gap!(), " or ", gap!(), " or ",
-        gap!(), " or ", gap!(), " or ", gap!(), " or ", gap!(), " or ", gap!(), " or ", gap!(), " or ", gap!(), " or ",
-        gap!(), " or ", gap!(),
+        gap!(),
+        " or ",
+        gap!(),
+        " or ",
+        gap!(),
+        " or ",
+        gap!(),
+        " or ",
+        gap!(),
+        " or ",
+        gap!(),
+        " or ",
+        gap!(),
+        " or ",
+        gap!(),
+        " or ",
+        gap!(),
+        " or ",
+        gap!(),
+        " or ",
+        gap!(),
+        " or ",
+        gap!(),
+        " or ",
+        gap!(),
+        " or ",
+        gap!(),
+        " or ",
+        gap!(),
+        " or ",
+        gap!(),
         ") and status = 'NEW' and available_at is null and substring(?, `partition` + 1, 1) = '1'
             order by seq limit ?)
         union all (select 2, seq, `partition`, event_key, created_at > utc_timestamp(6) - interval ? microsecond,
@@ -63,8 +91,11 @@ statements!(ReadSql {
     /// By primary key.
     picked: concat!("select {columns} from ", given!()),
     /// By primary key.
-    rows: concat!("select {columns} from ", given!(),
-        " where status in ('NEW', 'RETRY') and (available_at is null or available_at <= {now})"),
+    rows: concat!(
+        "select {columns} from ",
+        given!(),
+        " where status in ('NEW', 'RETRY') and (available_at is null or available_at <= {now})"
+    ),
     /// By primary key, from its end.
     newest: "select coalesce(max(seq), 0) from {event}",
     clock: "select timestampdiff(microsecond, {epoch}, {now})",
@@ -213,7 +244,13 @@ impl<'a> Reading<'a> {
     }
 
     /// Looks at the rows of one statement.
-    fn look(&mut self, rows: &[MySqlRow], late_limit: usize, limit: usize, pick: &mut dyn Pick) -> Result<(), sqlx::Error> {
+    fn look(
+        &mut self,
+        rows: &[MySqlRow],
+        late_limit: usize,
+        limit: usize,
+        pick: &mut dyn Pick,
+    ) -> Result<(), sqlx::Error> {
         let part = |row: &MySqlRow, part: i64| row.try_get::<i64, _>(0).is_ok_and(|found| found == part);
         let late: Vec<_> = rows.iter().filter(|row| part(row, 1)).collect();
         for row in &late {

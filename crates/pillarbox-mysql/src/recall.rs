@@ -123,9 +123,8 @@ impl MySqlStore {
             }
             enough = rows.len() < CHUNK || found.len() >= most as usize;
         }
-        let could_run = |(seq, key): (Seq, Option<String>)| {
-            key.is_none_or(|key| first.get(&key) == Some(&seq)).then_some(seq)
-        };
+        let could_run =
+            |(seq, key): (Seq, Option<String>)| key.is_none_or(|key| first.get(&key) == Some(&seq)).then_some(seq);
         Ok(found.into_iter().filter_map(could_run).take(most as usize).collect())
     }
 

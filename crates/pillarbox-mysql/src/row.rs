@@ -105,11 +105,7 @@ fn count(row: &MySqlRow, column: usize, name: &str) -> Result<u32, String> {
     u32::try_from(count).map_err(|_| format!("{name} is {count}, and a count is expected"))
 }
 
-fn required<'r, T: Decode<'r, MySql> + Type<MySql>>(
-    row: &'r MySqlRow,
-    column: usize,
-    name: &str,
-) -> Result<T, String> {
+fn required<'r, T: Decode<'r, MySql> + Type<MySql>>(row: &'r MySqlRow, column: usize, name: &str) -> Result<T, String> {
     optional(row, column, name)?.ok_or_else(|| format!("{name} is null"))
 }
 

@@ -27,8 +27,12 @@ statements!(SettleSql {
     advance: "update {instance} set mark = ? where incarnation = ?",
     epochs: "select number, epoch from {partition} where owner = ?",
     /// By primary key, as all that follow.
-    done: concat!("update ", given!(), " set status = 'DONE', done_at = {now}, available_at = null, starts = 0
-        where status in ('NEW', 'RETRY')"),
+    done: concat!(
+        "update ",
+        given!(),
+        " set status = 'DONE', done_at = {now}, available_at = null, starts = 0
+        where status in ('NEW', 'RETRY')"
+    ),
     delete: concat!("delete {event} from ", given!(), " where status in ('NEW', 'RETRY')"),
     interrupted: concat!("update ", given!(), " set starts = 0 where starts <> 0 and status in ('NEW', 'RETRY')"),
     retry: "update json_table(?, '$[*]' columns (n bigint path '$[0]', a bigint path '$[1]', d bigint path '$[2]',

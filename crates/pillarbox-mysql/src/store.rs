@@ -24,7 +24,7 @@ use crate::{
     tables::Names,
     upkeep::UpkeepSql,
     water::{Sweeps, Water, WaterSql},
-    write::WriteSql,
+    write::{KeySql, WriteSql},
 };
 
 /// An outbox in a MySQL or MariaDB database. Cheap to clone.
@@ -66,6 +66,7 @@ pub(crate) struct Inner {
 
 pub(crate) struct Sql {
     pub(crate) write: WriteSql,
+    pub(crate) keys: KeySql,
     pub(crate) own: OwnSql,
     pub(crate) read: ReadSql,
     pub(crate) recall: RecallSql,
@@ -174,6 +175,7 @@ impl Options {
         Ok(MySqlStore(Arc::new(Inner {
             sql: Sql {
                 write: WriteSql::new(&names),
+                keys: KeySql::new(&names),
                 own: OwnSql::new(&names),
                 read: ReadSql::new(&names),
                 recall: RecallSql::new(&names),

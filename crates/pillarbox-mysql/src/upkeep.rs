@@ -17,9 +17,14 @@ statements!(UpkeepSql {
                         and name = event_key and kind = 'DEAD_HEAD' and from_seq = seq), 0)
         from {event} force index (primary) where seq > ? order by seq limit ?",
     /// By primary key, each by itself: a range would wait for the row behind it.
-    finished: concat!("delete {event} from ", given!(),
+    finished: concat!(
+        "delete {event} from ",
+        given!(),
         " where status = 'DONE' and done_at <= {epoch} + interval ? microsecond
-            or status = 'DEAD' and done_at <= {epoch} + interval ? microsecond"),
+            or status = 'DEAD' and done_at <= {epoch} + interval ? microsecond"
+    ),
+    /// By the index on their end.
+    expired: "delete from {dedup} where expires_at <= {now} order by expires_at limit ?",
     /// By primary key.
     aged: concat!("delete {event} from ", given!()),
 });
@@ -65,6 +70,7 @@ impl MySqlStore {
             PurgeScope::ByAge(age) => (ago(age), None),
         };
         let batch = request.batch.max(1);
+        let expired = sqlx::query(sql.expired.clone()).bind(i64::from(batch)).execute(&mut *tx).await?.rows_affected();
         let window = sqlx::query(sql.window.clone())
             .bind(dead.map_or(done, |dead| dead.max(done)))
             .bind(done)
@@ -97,6 +103,10 @@ impl MySqlStore {
                 PurgeScope::ByAge(_) => sqlx::query(sql.aged.clone()).bind(list),
             };
             rows = delete.execute(&mut *tx).await?.rows_affected();
+        }
+        if expired >= u64::from(batch) {
+            // More keys may have expired: the run goes on where it is.
+            next = next.or(Some(request.cursor.unwrap_or(PurgeCursor(Seq(0)))));
         }
         Ok(Purged::Removed { rows, next })
     }

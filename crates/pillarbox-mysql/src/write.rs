@@ -1,12 +1,33 @@
 //! Inserting events in the application's transaction.
 
-use pillarbox_core::domain::{Event, Key, Seq, Timestamp};
-use pillarbox_core::port::{BoxFuture, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore};
-use sqlx::{
-    Arguments as _, MySql, MySqlConnection, Row as _, SqlStr, Transaction, mysql::MySqlArguments,
+use std::collections::HashMap;
+
+use pillarbox_core::domain::{Event, EventId, Key, Seq, Timestamp};
+use pillarbox_core::port::{BoxFuture, NewKey, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore};
+use sqlx::{Arguments as _, MySql, MySqlConnection, Row as _, SqlStr, Transaction, mysql::MySqlArguments};
+
+use crate::{
+    MySqlStore, error,
+    own::micros,
+    tables::{Names, statements},
 };
 
-use crate::{MySqlStore, error, own::micros, tables::Names};
+statements!(KeySql {
+    /// By primary key, in the order of the keys. One whose window is over is taken over.
+    enter: "insert into {dedup} (dedup_key, event_id, expires_at, entered_by)
+        select cast(k as binary), id, utc_timestamp(6) + interval w microsecond, ?
+        from json_table(?, '$[*]' columns (k varchar(512) path '$[0]', id varchar(26) path '$[1]',
+            w bigint path '$[2]')) as given
+        order by cast(k as binary)
+        on duplicate key update
+            event_id = if({dedup}.expires_at <= utc_timestamp(6), values(event_id), {dedup}.event_id),
+            entered_by = if({dedup}.expires_at <= utc_timestamp(6), values(entered_by), {dedup}.entered_by),
+            expires_at = if({dedup}.expires_at <= utc_timestamp(6), values(expires_at), {dedup}.expires_at)",
+    /// By primary key. With locks, which this transaction has: an old snapshot of the caller's would not show them.
+    standing: "select dedup_key, event_id from json_table(?, '$[*]' columns (k varchar(512) path '$')) as given
+        straight_join {dedup} on dedup_key = cast(k as binary)
+        where entered_by <> ? for update",
+});
 
 /// Inserts of some numbers of rows: any number of rows takes a few statements, and each is prepared once.
 #[derive(Debug)]
@@ -68,6 +89,35 @@ impl MySqlStore {
             seqs.extend((first..).take(count).map(Seq));
         }
         Ok(seqs)
+    }
+
+    async fn enter(&self, tx: &mut MySqlConnection, keys: &[NewKey<'_>]) -> Result<Vec<Option<EventId>>, StoreError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let me = fastrand::u64(..);
+        let rows: Vec<_> = keys.iter().map(|key| (key.key, key.id.to_string(), micros(key.window))).collect();
+        sqlx::query(self.0.sql.keys.enter.clone())
+            .bind(me)
+            .bind(serde_json::to_string(&rows).map_err(error::unreadable)?)
+            .execute(&mut *tx)
+            .await
+            .map_err(error::of)?;
+        let names: Vec<&str> = keys.iter().map(|key| key.key).collect();
+        let standing = sqlx::query(self.0.sql.keys.standing.clone())
+            .bind(serde_json::to_string(&names).map_err(error::unreadable)?)
+            .bind(me)
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(error::of)?;
+        let standing = standing
+            .iter()
+            .map(|row| {
+                let id = row.try_get::<&str, _>(1).map_err(error::of)?;
+                Ok((row.try_get(0).map_err(error::of)?, id.parse().map_err(error::unreadable)?))
+            })
+            .collect::<Result<HashMap<&[u8], EventId>, StoreError>>()?;
+        Ok(keys.iter().map(|key| standing.get(key.key.as_bytes()).copied()).collect())
     }
 
     /// How large a statement may be.
@@ -178,6 +228,14 @@ impl WriteStore<Transaction<'_, MySql>> for MySqlStore {
         rows: &'a [NewRow],
     ) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
         Box::pin(self.insert_rows(tx, rows))
+    }
+
+    fn enter_keys<'a>(
+        &'a self,
+        tx: &'a mut Transaction<'_, MySql>,
+        keys: &'a [NewKey<'a>],
+    ) -> BoxFuture<'a, Result<Vec<Option<EventId>>, StoreError>> {
+        Box::pin(self.enter(tx, keys))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What operators see and do.
 
-use pillarbox_core::domain::{Partition, Seq, Status};
-use pillarbox_core::port::{Actor, AdminStore, BoxFuture, Found, Listing, Query, Stats, StoreError};
+use pillarbox_core::domain::{Incarnation, NodeId, Partition, PartitionSet, Seq, Status};
+use pillarbox_core::port::{Actor, AdminStore, BoxFuture, Fleet, Found, Listing, NodeStatus, Query, Stats, StoreError};
 use sqlx::{
     PgConnection, Postgres, Row as _, SqlStr,
     postgres::{PgArguments, PgRow},
@@ -67,6 +67,10 @@ statements!(AdminSql {
     /// Reads the table.
     totals: "select status, count(*), min(created_at) from {event} group by status",
     nodes: "select {now}, (select count(*) from {instance} where until > {now})",
+    /// The nodes, and who owns what, from one snapshot. The 256 partitions are read once.
+    fleet: "select id, incarnation, started_at, until, routes, mark,
+            array(select number from {partition} where owner = id)::smallint[]
+        from {instance} order by id",
     /// Reads the table.
     worst: "select partition, count(*) from {event} where status in ('NEW', 'RETRY')
         group by partition order by 2 desc, 1 limit 1",
@@ -121,6 +125,22 @@ impl AdminStore for PostgresStore {
             let stats = self.read_stats(&mut tx).await.map_err(error::of)?;
             tx.commit().await.map_err(error::of)?;
             Ok(stats)
+        })
+    }
+
+    fn fleet(&self) -> BoxFuture<'_, Result<Fleet, StoreError>> {
+        Box::pin(async {
+            let mut tx = self.0.pool.begin().await.map_err(error::of)?;
+            let clock = self.query(&self.0.sql.upkeep.clock).fetch_one(&mut *tx).await.map_err(error::of)?;
+            let rows = self.query(&self.0.sql.admin.fleet).fetch_all(&mut *tx).await.map_err(error::of)?;
+            tx.commit().await.map_err(error::of)?;
+            let nodes = rows.iter().map(node_status).collect::<Result<Vec<_>, _>>()?;
+            let mut free = PartitionSet::ALL;
+            nodes.iter().flat_map(|node| node.partitions.iter()).for_each(|owned| {
+                free.remove(owned);
+            });
+            let Time(now) = clock.try_get(0).map_err(error::of)?;
+            Ok(Fleet { nodes, free, now })
         })
     }
 }
@@ -223,6 +243,21 @@ impl PostgresStore {
             .bind(query.until.map(Time))
             .bind(query.text.as_deref())
     }
+}
+
+fn node_status(row: &PgRow) -> Result<NodeStatus, StoreError> {
+    let text = |column: usize| row.try_get::<&str, _>(column).map_err(error::of);
+    let time = |column: usize| row.try_get::<Time, _>(column).map(|Time(at)| at).map_err(error::of);
+    let partitions: Vec<i16> = row.try_get(6).map_err(error::of)?;
+    Ok(NodeStatus {
+        node: NodeId::new(text(0)?),
+        incarnation: Incarnation(row.try_get(1).map_err(error::of)?),
+        started_at: time(2)?,
+        until: time(3)?,
+        routes: serde_json::from_str(text(4)?).map_err(error::unreadable)?,
+        mark: row.try_get::<Option<i64>, _>(5).map_err(error::of)?.map(Seq),
+        partitions: partitions.into_iter().filter_map(|number| u8::try_from(number).ok()).map(Partition).collect(),
+    })
 }
 
 fn only_dead(query: &Query) -> bool {

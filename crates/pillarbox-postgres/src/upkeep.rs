@@ -18,6 +18,9 @@ statements!(UpkeepSql {
                 select 1 from {hold} as hold
                 where kind <> 'SINK' and hold.partition = {event}.partition and name = event_key
                     and kind = 'DEAD_HEAD' and from_seq = seq))",
+    /// By the index on their end, and by primary key.
+    expired: "delete from {dedup} where dedup_key = any(array(
+        select dedup_key from {dedup} where expires_at <= $1 order by expires_at limit $2))",
     /// By primary key.
     aged: "delete from {event} where seq > $1 and seq <= $2 and created_at <= $3",
 });
@@ -65,10 +68,13 @@ impl PostgresStore {
             PurgeScope::ByAge(age) => (ago(age), None),
         };
         let after = request.cursor.map_or(0, |cursor| cursor.0.0);
+        let batch = i64::from(request.batch.max(1));
+        let expired = self.query(&sql.expired).bind(Time(now)).bind(batch).execute(&mut *tx).await?.rows_affected();
+        let more_expired = i64::try_from(expired).is_ok_and(|expired| expired >= batch);
         let window = self
             .query(&sql.window)
             .bind(after)
-            .bind(i64::from(request.batch.max(1)))
+            .bind(batch)
             .bind(Time(dead.map_or(done, |dead| dead.max(done))))
             .fetch_one(&mut *tx)
             .await?;
@@ -76,7 +82,7 @@ impl PostgresStore {
         let looked_at: i64 = window.try_get(1)?;
         let young: Option<i64> = window.try_get(2)?;
         let Some(last) = last else {
-            return Ok(Purged::Removed { rows: 0, next: None });
+            return Ok(Purged::Removed { rows: 0, next: more_expired.then_some(PurgeCursor(Seq(after))) });
         };
         let end = young.map_or(last, |young| young - 1);
         let delete = match request.scope {
@@ -86,7 +92,7 @@ impl PostgresStore {
             PurgeScope::ByAge(_) => self.query(&sql.aged).bind(after).bind(end).bind(Time(done)),
         };
         let rows = delete.execute(&mut *tx).await?.rows_affected();
-        let over = young.is_some() || looked_at < i64::from(request.batch.max(1));
+        let over = (young.is_some() || looked_at < batch) && !more_expired;
         Ok(Purged::Removed { rows, next: (!over).then_some(PurgeCursor(Seq(end))) })
     }
 }

@@ -1,8 +1,10 @@
 //! Inserting events in the application's transaction.
 
-use pillarbox_core::domain::{Event, Key, Seq};
-use pillarbox_core::port::{BoxFuture, NewRow, StoreError, TransactStore, WriteStore};
-use sqlx::{PgConnection, Postgres, Row as _, SqlStr, Transaction};
+use std::collections::{HashMap, HashSet};
+
+use pillarbox_core::domain::{Event, EventId, Key, Seq};
+use pillarbox_core::port::{BoxFuture, NewKey, NewRow, StoreError, TransactStore, WriteStore};
+use sqlx::{PgConnection, Postgres, Row as _, SqlStr, Transaction, postgres::PgRow};
 
 use crate::{PostgresStore, error, own::micros, row::Time, tables::statements};
 
@@ -30,6 +32,16 @@ statements!(WriteSql {
                 event_key, content_type, payload, payload_bytes, headers, occurred_at, available_at, delay, place)
         order by place
         returning seq",
+    /// By primary key, in the order of the keys. One whose window is over is taken over.
+    enter_keys: "insert into {dedup} as standing (dedup_key, event_id, expires_at)
+        select given.key, id, {now} + span * interval '1 microsecond'
+        from unnest($1::text[], $2::text[], $3::bigint[]) as given (key, id, span)
+        order by given.key collate \"C\"
+        on conflict (dedup_key) do update set event_id = excluded.event_id, expires_at = excluded.expires_at
+            where standing.expires_at <= {now}
+        returning dedup_key",
+    /// By primary key.
+    standing_keys: "select dedup_key, event_id from {dedup} where dedup_key = any($1)",
 });
 
 impl PostgresStore {
@@ -99,6 +111,33 @@ impl PostgresStore {
         seqs.sort_unstable();
         Ok(seqs)
     }
+
+    async fn enter(&self, tx: &mut PgConnection, keys: &[NewKey<'_>]) -> Result<Vec<Option<EventId>>, StoreError> {
+        let column = |row: &PgRow| row.try_get::<String, _>(0);
+        let entered = self
+            .query(&self.0.sql.write.enter_keys)
+            .bind(keys.iter().map(|key| key.key).collect::<Vec<_>>())
+            .bind(keys.iter().map(|key| key.id.to_string()).collect::<Vec<_>>())
+            .bind(keys.iter().map(|key| micros(key.window)).collect::<Vec<_>>())
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(error::of)?;
+        let entered = entered.iter().map(column).collect::<Result<HashSet<_>, _>>().map_err(error::of)?;
+        let others: Vec<&str> = keys.iter().map(|key| key.key).filter(|key| !entered.contains(*key)).collect();
+        if others.is_empty() {
+            return Ok(vec![None; keys.len()]);
+        }
+        let standing = self.query(&self.0.sql.write.standing_keys).bind(others).fetch_all(tx).await;
+        let standing = standing
+            .map_err(error::of)?
+            .iter()
+            .map(|row| {
+                let id = row.try_get::<&str, _>(1).map_err(error::of)?;
+                Ok((column(row).map_err(error::of)?, id.parse().map_err(error::unreadable)?))
+            })
+            .collect::<Result<HashMap<String, EventId>, StoreError>>()?;
+        Ok(keys.iter().map(|key| standing.get(key.key).copied()).collect())
+    }
 }
 
 /// How many of the rows go into the next statement: at least one.
@@ -156,6 +195,14 @@ impl WriteStore<Transaction<'_, Postgres>> for PostgresStore {
         rows: &'a [NewRow],
     ) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
         Box::pin(self.insert_rows(tx, rows))
+    }
+
+    fn enter_keys<'a>(
+        &'a self,
+        tx: &'a mut Transaction<'_, Postgres>,
+        keys: &'a [NewKey<'a>],
+    ) -> BoxFuture<'a, Result<Vec<Option<EventId>>, StoreError>> {
+        Box::pin(self.enter(tx, keys))
     }
 }
 

@@ -36,10 +36,8 @@ hit() {
     while read -r signal <&3; do hit "$signal"; done
     : >"$folder/abandoned"
     hit "$last"
-    for _ in 0 1 2 3 4 5 6 7 8 9; do
-        sleep 0.5
-        hit KILL
-    done
+    sleep 5
+    hit KILL
 ) &
 watcher=$!
 wait "$server"
@@ -55,6 +53,7 @@ pub(crate) struct Guarded {
     guardian: Child,
     // Its end is the guardian's sign to end the server.
     orders: Option<ChildStdin>,
+    last: Signal,
     log: PathBuf,
     log_begin: u64,
 }
@@ -80,8 +79,8 @@ impl Signal {
 }
 
 impl Guarded {
-    /// Starts a server whose files lie in the folder, and waits until it is ready. When this process dies, the
-    /// server gets the last signal, and the folder is removed.
+    /// Starts a server whose files lie in the folder, and waits until it is ready. When this is dropped or the
+    /// process dies, the server gets the last signal; the dead leave it to the guardian to remove the folder.
     pub(crate) fn start(
         command: &Command,
         folder: &Path,
@@ -107,7 +106,7 @@ impl Guarded {
             .spawn()
             .map_err(Error::of("start", Path::new("sh")))?;
         let orders = guardian.stdin.take();
-        let mut server = Self { guardian, orders, log, log_begin };
+        let mut server = Self { guardian, orders, last, log, log_begin };
         let deadline = Instant::now() + PATIENCE;
         while !ready() {
             if server.has_ended() {
@@ -156,7 +155,7 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        self.end(Signal::Kill);
+        self.end(self.last);
     }
 }
 
@@ -193,7 +192,13 @@ pub(crate) fn output(command: &mut Command, input: &str) -> Result<String, Error
         return Ok(text);
     }
     let complaint = String::from_utf8_lossy(&output.stderr);
-    Err(Error::new(format!("{} ended with {}: {}{text}", program.display(), output.status, complaint.trim())))
+    Err(Error::new(format!(
+        "{} ended with {}:\n{}\n{}",
+        program.display(),
+        output.status,
+        complaint.trim(),
+        text.trim()
+    )))
 }
 
 /// A port of 127.0.0.1 on which nothing listens. It lies below those that the kernel gives to connections, so

@@ -175,7 +175,9 @@ impl Options {
         } else {
             SqliteConnectOptions::new().filename(Path::new(path_or_url))
         };
-        Ok(self.own_options(options.create_if_missing(true)))
+        // A URL may say by its `mode` that the file must be there.
+        let says = path_or_url.starts_with("sqlite:") && path_or_url.contains("mode=");
+        Ok(self.own_options(if says { options } else { options.create_if_missing(true) }))
     }
 
     fn own_options(&self, options: SqliteConnectOptions) -> SqliteConnectOptions {

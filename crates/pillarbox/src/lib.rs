@@ -8,6 +8,8 @@
 //! | feature | what it brings | default |
 //! |---|---|---|
 //! | `sqlite` | [`SqliteStore`], on a file of its own or your application's | yes |
+//! | `postgres` | `PostgresStore` | no |
+//! | `mysql` | `MySqlStore`, for MySQL and MariaDB | no |
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod any;
@@ -27,11 +29,19 @@ pub use pillarbox_core::{
     observe,
     port::{self, Actor, Fleet, Found, Listing, NodeStatus, PurgeScope, Query, Stats, StoreError, StoreErrorKind},
 };
+#[cfg(feature = "mysql")]
+pub use pillarbox_mysql::{MySqlStore, Options as MySqlOptions};
+#[cfg(feature = "postgres")]
+pub use pillarbox_postgres::{Options as PostgresOptions, PostgresStore};
 #[cfg(feature = "sqlite")]
 pub use pillarbox_sqlite::{Durability, Options as SqliteOptions, SqliteStore, SqliteTransaction};
 
 /// What most programs need: `use pillarbox::prelude::*`.
 pub mod prelude {
+    #[cfg(feature = "mysql")]
+    pub use crate::MySqlStore;
+    #[cfg(feature = "postgres")]
+    pub use crate::PostgresStore;
     #[cfg(feature = "sqlite")]
     pub use crate::SqliteStore;
     pub use crate::{Delivery, Event, HandlerError, HandlerExt, Outbox, Outcome, RetryPolicy};

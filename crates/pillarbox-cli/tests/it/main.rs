@@ -222,3 +222,89 @@ fn help_has_examples() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("Examples:") && text.contains("--events"), "{text}");
 }
+
+#[tokio::test]
+async fn migrate_makes_the_tables_once_and_check_tells() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("a.db").display());
+    let run = |arguments: &[&str]| pillarbox(&[&["migrate", "--db", &url], arguments].concat());
+    let text = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    let before = run(&["--check"]);
+    assert_eq!(before.status.code(), Some(2), "{}", stderr(&before));
+    assert!(text(&before).contains("run the migrations"));
+    assert_eq!(text(&run(&[])), "the tables are migrated\n");
+    assert_eq!(text(&run(&[])), "the tables were up to date\n");
+    assert!(run(&["--check"]).status.success());
+    assert_eq!(run(&["--check", "--prefix", "other_"]).status.code(), Some(2));
+    let hostile = run(&["--prefix", "x; drop table y"]);
+    assert_eq!(hostile.status.code(), Some(1));
+    assert!(stderr(&hostile).contains("table prefix"), "{}", stderr(&hostile));
+}
+
+#[tokio::test]
+async fn printed_migrations_make_what_this_program_needs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let url = format!("sqlite:{}", path.display());
+    let printed = pillarbox(&["migrate", "--db", &url, "--prefix", "mine_", "--print"]);
+    assert!(printed.status.success(), "{}", stderr(&printed));
+    assert!(!path.exists(), "printing touches nothing");
+    let sql = String::from_utf8(printed.stdout).unwrap();
+    let mut db = SqliteConnectOptions::new().filename(&path).create_if_missing(true).connect().await.unwrap();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut db).await.unwrap();
+    let check = pillarbox(&["migrate", "--db", &url, "--prefix", "mine_", "--check"]);
+    assert!(check.status.success(), "{}", stderr(&check));
+}
+
+#[tokio::test]
+async fn status_shows_what_waits_and_who_owns_what() {
+    use pillarbox::{Delivery, Event, Outbox, SqliteStore};
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db");
+    let url = format!("sqlite:{}", path.display());
+    let missing = pillarbox(&["status", "--db", &url]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(!path.exists(), "looking at a file that is missing does not make it");
+
+    let store = SqliteStore::open(&url).await.unwrap();
+    let outbox = Outbox::single_node(store).node_name("till-1").handle("Paid", async |_: Delivery| {});
+    let outbox = outbox.start().await.unwrap();
+    let mut tx = outbox.begin().await.unwrap();
+    for _ in 0..3 {
+        tx.write(Event::builder("Paid").key("k").deliver_after(std::time::Duration::from_secs(3_600)).json(&1))
+            .await
+            .unwrap();
+    }
+    tx.commit().await.unwrap();
+
+    let output = pillarbox(&["status", "--db", &url, "--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&status["pending"], &status["worst_partition"]["pending"]), (&3.into(), &3.into()));
+    assert_eq!((&status["by_status"][0]["status"], &status["by_status"][0]["events"]), (&"NEW".into(), &3.into()));
+    assert!(status["oldest_pending_seconds"].as_f64().unwrap() >= 0.0);
+    let node = &status["nodes"][0];
+    assert_eq!((&node["name"], &node["live"]), (&"till-1".into(), &true.into()));
+    assert_eq!(node["partitions"].as_array().unwrap().len(), 256);
+    assert_eq!(status["partitions"], serde_json::json!({ "owned": 256, "owned_by_lapsed": 0, "free": 0 }));
+
+    let output = pillarbox(&["status", "--db", &url]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for part in ["3 events wait", "till-1", "Paid", "256 of 256 partitions have a live owner"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    outbox.shutdown().await;
+    let output = pillarbox(&["status", "--db", &url]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("no nodes: nobody delivers these events"), "{text}");
+}
+
+#[test]
+fn a_url_of_no_known_database_is_refused_without_its_password() {
+    for command in ["status", "migrate"] {
+        let output = pillarbox(&[command, "--db", "oracle://me:secret@host/db"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains("postgres://") && !stderr(&output).contains("secret"), "{}", stderr(&output));
+    }
+}

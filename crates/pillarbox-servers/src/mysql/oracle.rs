@@ -101,11 +101,11 @@ fn unpack(folder: &Path) -> Result<(), Error> {
     let source = format!("deb [signed-by={keys}] {} unstable main\n", packages::mirror()?);
     let settings = format!(
         "Dir::Etc::SourceList \"{0}/sources.list\";\nDir::Etc::SourceParts \"/dev/null\";\n\
-         Dir::State::Lists \"{0}/lists\";\nDir::State::Status \"/dev/null\";\nDir::Cache \"{0}/cache\";\n\
-         Acquire::Languages \"none\";\nAcquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n",
+         Dir::State::Lists \"{0}/lists\";\nDir::State::Status \"{0}/status\";\nDir::Cache \"{0}/cache\";\n\
+         Debug::NoLocking \"true\";\nAcquire::Languages \"none\";\nAcquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n",
         work.display()
     );
-    for (name, text) in [("sources.list", source), ("apt.conf", settings)] {
+    for (name, text) in [("sources.list", source), ("apt.conf", settings), ("status", String::new())] {
         fs::write(work.join(name), text).map_err(Error::of("write", &work.join(name)))?;
     }
     let apt = |args: &[&str]| {

