@@ -10,6 +10,7 @@ use pillarbox_testkit::{
 };
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
+/// Its statements are not prepared by name, so that it can live behind a pooler.
 pub(crate) struct Shop;
 
 impl Application for Shop {
@@ -33,31 +34,31 @@ impl Application for Shop {
         if let Some(key) = key {
             let change = "insert into aggregates as present values ($1, 1)
                 on conflict (name) do update set version = present.version + 1";
-            sqlx::query(change).bind(key).execute(&mut *connection).await?;
+            sqlx::query(change).persistent(false).bind(key).execute(&mut *connection).await?;
         }
         let insert = sqlx::query_scalar("insert into orders (event_key) values ($1) returning number");
-        Ok(insert.bind(key).fetch_one(connection).await?)
+        Ok(insert.persistent(false).bind(key).fetch_one(connection).await?)
     }
 
     async fn name_event(connection: &mut PgConnection, number: i64, id: &str) -> Result<(), Failure> {
         let name = sqlx::query("update orders set event_id = $1 where number = $2");
-        name.bind(id).bind(number).execute(connection).await?;
+        name.persistent(false).bind(id).bind(number).execute(connection).await?;
         Ok(())
     }
 
     async fn begin_life(connection: &mut PgConnection, name: &str) -> Result<bool, Failure> {
         let once = sqlx::query("insert into lives values ($1) on conflict do nothing").bind(name);
-        Ok(once.execute(connection).await?.rows_affected() > 0)
+        Ok(once.persistent(false).execute(connection).await?.rows_affected() > 0)
     }
 
     async fn orders(store: &PostgresStore) -> Result<Vec<Order>, Failure> {
         let orders = sqlx::query_as("select number, event_id, event_key from orders order by number");
-        let rows: Vec<(i64, String, Option<String>)> = orders.fetch_all(store.pool()).await?;
+        let rows: Vec<(i64, String, Option<String>)> = orders.persistent(false).fetch_all(store.pool()).await?;
         Ok(rows.into_iter().map(|(number, id, key)| Order { number, id, key }).collect())
     }
 
     async fn number(store: &PostgresStore, sql: &'static str) -> Result<i64, Failure> {
-        Ok(sqlx::query_scalar(sql).fetch_one(store.pool()).await?)
+        Ok(sqlx::query_scalar(sql).persistent(false).fetch_one(store.pool()).await?)
     }
 }
 

@@ -247,7 +247,10 @@ impl Task {
         let (id, number) = self.write_order::<A>(&mut tx, order).await?;
         match tx.commit().await {
             Ok(()) => self.pen.word("committed", &id, number),
-            Err(error) if error.is_outcome_unknown() => self.pen.word("unknown", &id, number),
+            Err(error) if error.is_outcome_unknown() => {
+                eprintln!("unknown: {}", in_full(&error));
+                self.pen.word("unknown", &id, number);
+            }
             Err(error) => return Err(error.into()),
         }
         Ok(())
