@@ -16,7 +16,7 @@ create table if not exists {event} (
     attempts int not null default 0,
     starts int not null default 0,
     event_key varchar(512),
-    event_id varchar(26) not null default (concat({ulid_time}, upper(substr(md5(uuid()), 1, 16)))),
+    event_id varchar(26) not null default (concat({ulid_time}, upper(substr(sha2(uuid(), 256), 1, 16)))),
     event_type varchar(255) not null,
     aggregate_type varchar(255) not null default '__GLOBAL__',
     aggregate_id varchar(255),

@@ -14,7 +14,7 @@ use crate::{
     connection::retried,
     error,
     row::{self, WIDTH},
-    settle::given,
+    settle::{given, locked},
     tables::statements,
     write::storable,
 };
@@ -29,27 +29,15 @@ statements!(AdminSql {
     /// Reads the table, or the part of the status index.
     count: "select count(*) from {event} force index ",
     /// The rows of a list that are dead, locked. By primary key, as the actions that follow.
-    dead: concat!("select seq from ", given!(), " where status = 'DEAD' for update"),
+    dead: "select seq from {event} force index (primary) where seq in ({list}) and status = 'DEAD' for update",
     /// Of the dead, those that hold their key. The holds are few.
-    heads: concat!(
-        "select seq from ",
-        given!(),
-        " straight_join {hold}
+    heads: "select seq from {event} force index (primary) straight_join {hold}
             on {hold}.`partition` = {event}.`partition` and space = 0 and name = event_key and from_seq = seq
-        where kind = 'DEAD_HEAD' and status = 'DEAD' for update"
-    ),
-    record: concat!(
-        "insert into {action} (actor, reason, action, seq, event_id, event_type)
-        select ?, ?, ?, seq, event_id, event_type from ",
-        given!(),
-        " order by seq"
-    ),
-    replay: concat!(
-        "update ",
-        given!(),
-        " set status = 'NEW', attempts = 0, starts = 0, progress = null,
-            last_error = null, done_at = null, available_at = {now} where status = 'DEAD'"
-    ),
+        where seq in ({list}) and kind = 'DEAD_HEAD' and status = 'DEAD' for update",
+    record: concat!("insert into {action} (actor, reason, action, seq, event_id, event_type)
+        select ?, ?, ?, seq, event_id, event_type from ", given!(), " order by seq"),
+    replay: concat!("update ", given!(), " set status = 'NEW', attempts = 0, starts = 0, progress = null,
+            last_error = null, done_at = null, available_at = {now} where status = 'DEAD'"),
     discard: concat!("delete {event} from ", given!(), " where status = 'DEAD'"),
     /// The owner finds the followers of a freed key as those of one that overflowed.
     free: "update json_table(?, '$[*]' columns (n bigint path '$')) as given
@@ -197,7 +185,7 @@ impl MySqlStore {
         let mut seqs = seqs.to_vec();
         seqs.sort_unstable();
         let mut tx = self.0.settles.begin().await?;
-        let changed = self.act_in(&mut tx, action, seqs, actor).await.map_err(error::of)?;
+        let changed = self.act_in(&mut tx, action, &seqs, actor).await.map_err(error::of)?;
         tx.commit().await?;
         Ok(changed)
     }
@@ -206,7 +194,7 @@ impl MySqlStore {
         &self,
         tx: &mut MySqlConnection,
         action: Action,
-        seqs: Vec<Seq>,
+        seqs: &[Seq],
         actor: &Actor,
     ) -> Result<Vec<Seq>, sqlx::Error> {
         let sql = &self.0.sql.admin;
@@ -215,8 +203,7 @@ impl MySqlStore {
             Action::Replay | Action::Discard => &sql.dead,
             Action::Skip => &sql.heads,
         };
-        let rows = sqlx::query(chosen.clone()).bind(row::json_numbers(seqs)).fetch_all(&mut *tx).await?;
-        let mut changed = rows.iter().map(|row| row.try_get(0).map(Seq)).collect::<Result<Vec<_>, _>>()?;
+        let mut changed = locked(tx, chosen, seqs).await?;
         changed.sort_unstable();
         changed.dedup();
         let list = row::json_numbers(changed.iter().copied());

@@ -49,6 +49,8 @@ mod connection;
 mod error;
 mod migrate;
 mod own;
+#[cfg(test)]
+mod plans;
 mod position;
 mod read;
 mod recall;

@@ -134,7 +134,7 @@ impl MySqlStore {
     }
 
     async fn lock(&self, connection: &mut MySqlConnection) -> Result<(), StoreError> {
-        let row = sqlx::query("select get_lock(concat('pillarbox ', md5(concat(coalesce(?, database()), ' ', ?))), ?)")
+        let row = sqlx::query("select get_lock(left(sha2(concat('pillarbox ', coalesce(?, database()), ' ', ?), 256), 60), ?)")
             .bind(self.0.names.schema())
             .bind(self.prefix())
             .bind(PATIENCE)

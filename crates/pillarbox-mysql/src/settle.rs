@@ -10,7 +10,7 @@
 
 use pillarbox_core::domain::{Key, Lease, NodeId, Partition, Seq};
 use pillarbox_core::port::{Batch, Change, Hold, HoldChange, Settled, Settlement, StoreError};
-use sqlx::{MySqlConnection, Row as _, SqlStr};
+use sqlx::{AssertSqlSafe, Executor as _, MySqlConnection, Row as _, SqlStr};
 
 use crate::{MySqlStore, connection::retried, error, own::micros, row, tables::statements};
 
@@ -36,14 +36,15 @@ statements!(SettleSql {
     delete: concat!("delete {event} from ", given!(), " where status in ('NEW', 'RETRY')"),
     interrupted: concat!("update ", given!(), " set starts = 0 where starts <> 0 and status in ('NEW', 'RETRY')"),
     retry: "update json_table(?, '$[*]' columns (n bigint path '$[0]', a bigint path '$[1]', d bigint path '$[2]',
-            e mediumtext path '$[3]', p mediumtext path '$[4]')) as given straight_join {event} on seq = given.n
+            e mediumtext character set utf8mb4 path '$[3]', p mediumtext character set utf8mb4 path '$[4]')) as given straight_join {event} on seq = given.n
         set status = 'RETRY', starts = 0, attempts = given.a, available_at = {now} + interval given.d microsecond,
             last_error = coalesce(given.e, last_error), progress = coalesce(given.p, progress)
         where status in ('NEW', 'RETRY')",
     /// Which of them may die: a row that was finished before is no head.
-    dying: concat!("select seq from ", given!(), " where status in ('NEW', 'RETRY') for update"),
+    dying: "select seq from {event} force index (primary)
+        where seq in ({list}) and status in ('NEW', 'RETRY') for update",
     dead: "update json_table(?, '$[*]' columns (n bigint path '$[0]', a bigint path '$[1]',
-            e mediumtext path '$[2]')) as given straight_join {event} on seq = given.n
+            e mediumtext character set utf8mb4 path '$[2]')) as given straight_join {event} on seq = given.n
         set status = 'DEAD', starts = 0, attempts = given.a, last_error = given.e, available_at = null,
             done_at = {now}
         where status in ('NEW', 'RETRY')",
@@ -54,7 +55,7 @@ statements!(SettleSql {
     /// By primary key. A head that is still dead keeps its hold.
     held: "select from_seq from {hold} join {event} on seq = from_seq
         where {hold}.`partition` = ? and space = 0 and name = ? and kind = 'DEAD_HEAD' and status = 'DEAD'
-            and seq <> ? for update",
+            and seq <> ?",
     hold_dead: "insert into {hold} (`partition`, name, kind, from_seq) values (?, ?, 'DEAD_HEAD', ?)
         on duplicate key update kind = values(kind), from_seq = values(from_seq)",
     /// By primary key.
@@ -166,9 +167,8 @@ impl MySqlStore {
         }
         let mut dying = Vec::new();
         if !sorted.holding.is_empty() {
-            let list = row::json_numbers(sorted.holding.iter().map(|(seq, ..)| *seq));
-            let rows = sqlx::query(sql.dying.clone()).bind(list).fetch_all(&mut *tx).await.map_err(error::of)?;
-            dying = rows.iter().map(|row| row.try_get(0).map(Seq)).collect::<Result<_, _>>().map_err(error::of)?;
+            let list: Vec<_> = sorted.holding.iter().map(|(seq, ..)| *seq).collect();
+            dying = locked(tx, &sql.dying, &list).await.map_err(error::of)?;
         }
         execute_with(tx, &sql.dead, serde_json::to_string(&sorted.dead).unwrap_or_default()).await?;
         for (seq, partition, key) in sorted.holding.iter().filter(|(seq, ..)| dying.contains(seq)) {
@@ -217,6 +217,18 @@ fn sort<'a>(outcomes: &'a [Settlement], epochs: &[Option<i64>; Partition::COUNT]
         }
     }
     sorted
+}
+
+/// Runs a statement that locks rows of a list, and returns their numbers. The list stands in the text: MySQL can't
+/// lock rows that it joins with a JSON table.
+pub(crate) async fn locked(tx: &mut MySqlConnection, sql: &SqlStr, list: &[Seq]) -> Result<Vec<Seq>, sqlx::Error> {
+    if list.is_empty() {
+        return Ok(Vec::new());
+    }
+    let list: Vec<String> = list.iter().map(|seq| seq.0.to_string()).collect();
+    // Numbers alone enter.
+    let rows = tx.fetch_all(AssertSqlSafe(sql.as_str().replace("{list}", &list.join(", ")))).await?;
+    rows.iter().map(|row| row.try_get(0).map(Seq)).collect()
 }
 
 async fn execute_with(tx: &mut MySqlConnection, sql: &SqlStr, list: String) -> Result<(), StoreError> {

@@ -68,9 +68,9 @@ statements!(AdminSql {
     totals: "select status, count(*), min(created_at) from {event} group by status",
     nodes: "select {now}, (select count(*) from {instance} where until > {now})",
     /// The nodes, and who owns what, from one snapshot. The 256 partitions are read once.
-    fleet: "select id, incarnation, started_at, until, routes, mark,
+    fleet: "select id, incarnation, started_at, until, routes, reached.mark,
             array(select number from {partition} where owner = id)::smallint[]
-        from {instance} order by id",
+        from {instance} left join {mark} as reached using (incarnation) order by id",
     /// Reads the table.
     worst: "select partition, count(*) from {event} where status in ('NEW', 'RETRY')
         group by partition order by 2 desc, 1 limit 1",

@@ -3,6 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by a panic, in its steps as well")]
 
 mod conformance;
+mod errors;
+mod fence;
+mod late;
+mod schema;
+mod support;
+mod writing;
 
 use pillarbox_core::port::WriteStore;
 use pillarbox_mysql::MySqlStore;

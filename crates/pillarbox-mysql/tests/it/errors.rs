@@ -1,0 +1,148 @@
+//! What the server's errors become, and what a lost connection leaves behind.
+
+use std::{error::Error as _, time::Duration};
+
+use pillarbox_core::domain::PartitionSet;
+use pillarbox_core::port::{
+    AdminStore as _, Batch, Candidate, OwnStore as _, Position, ReadStore as _, Scan, Settled, StoreError,
+    StoreErrorKind, TransactStore as _, UpkeepStore as _, WriteStore as _,
+};
+use pillarbox_mysql::{MySqlStore, Options};
+use pillarbox_testkit::servers::Shared;
+use sqlx::{Executor as _, MySqlConnection, MySqlPool, Row as _};
+
+use crate::support::{MINUTE, Outbox, event, join, new_row, on_each_server};
+
+on_each_server!(
+    killed_connections_are_unavailable_and_replaced,
+    a_connection_lost_in_the_commit_leaves_the_outcome_unknown,
+    a_lock_held_for_too_long_is_a_conflict,
+    missing_tables_ask_for_the_migrations,
+    passwords_are_not_told,
+    a_full_pool_is_unavailable,
+);
+
+/// Ends every other connection to the outbox's database.
+async fn kill_all(outbox: &Outbox) -> usize {
+    use sqlx::Connection as _;
+    let mut admin = MySqlConnection::connect(&outbox.database.admin_url()).await.unwrap();
+    let others = "select id from information_schema.processlist where db = database() and id <> connection_id()";
+    let others = sqlx::query(others).fetch_all(&mut admin).await.unwrap();
+    for row in &others {
+        let id = row.try_get::<u64, _>(0).or_else(|_| row.try_get::<i64, _>(0).map(i64::unsigned_abs)).unwrap();
+        let _ = admin.execute(sqlx::AssertSqlSafe(format!("kill {id}"))).await;
+    }
+    others.len()
+}
+
+async fn everything(store: &MySqlStore, lease: &pillarbox_core::domain::Lease) -> Vec<StoreError> {
+    let scan = || Scan {
+        partitions: PartitionSet::ALL,
+        after: &Position::START,
+        limit: 10,
+        skip_recent: Duration::ZERO,
+    };
+    let mut all = |_: Candidate<'_>| true;
+    [
+        store.renew(lease, MINUTE).await.err(),
+        store.settle(lease, &Batch::default()).await.err(),
+        store.page(scan(), &mut all).await.err(),
+        store.stats().await.err(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+async fn killed_connections_are_unavailable_and_replaced(server: Shared) {
+    let outbox = Outbox::new(server).await;
+    let lease = join(&outbox, "n", MINUTE).await;
+    assert!(everything(&outbox, &lease).await.is_empty());
+    assert!(kill_all(&outbox).await >= 4);
+    let errors = everything(&outbox, &lease).await;
+    assert!(errors.iter().all(|error| error.kind() == StoreErrorKind::Unavailable), "{errors:?}");
+    assert!(everything(&outbox, &lease).await.is_empty(), "opened again");
+    assert_eq!(outbox.settle(&lease, &Batch::default()).await.unwrap(), Settled::Applied { stale: 0 });
+}
+
+async fn a_connection_lost_in_the_commit_leaves_the_outcome_unknown(server: Shared) {
+    let outbox = Outbox::new(server).await;
+    let mut tx = outbox.begin().await.unwrap();
+    outbox.insert(&mut tx, &[new_row(event())]).await.unwrap();
+    kill_all(&outbox).await;
+    let error = outbox.commit(tx).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::OutcomeUnknown, "{error:?}");
+    assert_eq!(outbox.another().await.stats().await.unwrap().pending(), 0);
+}
+
+async fn a_lock_held_for_too_long_is_a_conflict(server: Shared) {
+    let outbox = Outbox::new(server).await;
+    outbox.run("insert into outbox_dedup (dedup_key, event_id, expires_at) values ('k', 'x', now())").await;
+    let mut holder = outbox.session().await;
+    holder.execute("start transaction").await.unwrap();
+    holder.execute("select * from outbox_instance for update").await.unwrap();
+    holder.execute("insert into outbox_event (event_type, payload, seq) values ('a', '1', 1)").await.unwrap();
+    let mut tx = outbox.begin().await.unwrap();
+    tx.execute("set session innodb_lock_wait_timeout = 1").await.unwrap();
+    let waits = tx.execute("insert into outbox_event (event_type, payload, seq) values ('a', '1', 1)").await;
+    assert!(waits.is_err());
+    // The server rolls back the statement alone: the transaction is its owner's to end.
+    outbox.insert(&mut tx, &[new_row(event())]).await.unwrap();
+    outbox.rollback(tx).await.unwrap();
+    assert_eq!(outbox.number("select count(*) from outbox_event").await, 0);
+}
+
+async fn missing_tables_ask_for_the_migrations(server: Shared) {
+    let database = server.database();
+    let store = MySqlStore::open(database.url()).await.unwrap();
+    let mut tx = store.begin().await.unwrap();
+    let insert = store.insert(&mut tx, &[new_row(event())]).await.unwrap_err();
+    drop(tx);
+    for error in [store.check().await.unwrap_err(), insert, store.stats().await.unwrap_err()] {
+        assert_eq!(error.kind(), StoreErrorKind::Schema, "{error:?}");
+        assert!(error.to_string().contains("migrations"), "{error}");
+    }
+}
+
+async fn passwords_are_not_told(server: Shared) {
+    let database = server.database();
+    let good = database.url();
+    let password = pillarbox_testkit::servers::login::USER.password;
+    let port = format!(":{}", database.port());
+    for url in [
+        good.replace(password, "hunter2"),
+        good.replace(&port, ":1").replace(password, "hunter2"),
+        format!("{}?ssl-mode=hunter2", good.replace(password, "hunter2")),
+        "mysql://me:hunter2@[".to_owned(),
+        "hunter2".to_owned(),
+        good.replace(database.name(), "").replace(password, "hunter2"),
+    ] {
+        let error = MySqlStore::open(&url).await.unwrap_err();
+        let mut told = format!("{error} {error:?}");
+        let mut source = error.source();
+        while let Some(error) = source {
+            told.push_str(&error.to_string());
+            source = error.source();
+        }
+        assert!(!told.contains("hunter2"), "{told}");
+    }
+    let store = MySqlStore::open(&good).await.unwrap();
+    assert!(!format!("{store:?}").contains(password));
+}
+
+async fn a_full_pool_is_unavailable(server: Shared) {
+    let outbox = Outbox::new(server).await;
+    let pool = sqlx::mysql::MySqlPoolOptions::new()
+        .max_connections(1)
+        .acquire_timeout(Duration::from_secs(1))
+        .connect_lazy(&outbox.database.url())
+        .unwrap();
+    let store = Options::new().from_pool(pool).unwrap();
+    let first = store.begin().await.unwrap();
+    let error = store.begin().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
+    // The outbox's own work goes on beside it.
+    join(&store, "n", MINUTE).await;
+    store.rollback(first).await.unwrap();
+    let _: &MySqlPool = store.pool();
+}
