@@ -34,14 +34,22 @@ statements!(AdminSql {
     heads: "select seq from {event} force index (primary) straight_join {hold}
             on {hold}.`partition` = {event}.`partition` and space = 0 and name = event_key and from_seq = seq
         where seq in ({list}) and kind = 'DEAD_HEAD' and status = 'DEAD' for update",
-    record: concat!("insert into {action} (actor, reason, action, seq, event_id, event_type)
-        select ?, ?, ?, seq, event_id, event_type from ", given!(), " order by seq"),
-    replay: concat!("update ", given!(), " set status = 'NEW', attempts = 0, starts = 0, progress = null,
-            last_error = null, done_at = null, available_at = {now} where status = 'DEAD'"),
+    record: concat!(
+        "insert into {action} (actor, reason, action, seq, event_id, event_type)
+        select ?, ?, ?, seq, event_id, event_type from ",
+        given!(),
+        " order by seq"
+    ),
+    replay: concat!(
+        "update ",
+        given!(),
+        " set status = 'NEW', attempts = 0, starts = 0, progress = null,
+            last_error = null, done_at = null, available_at = {now} where status = 'DEAD'"
+    ),
     discard: concat!("delete {event} from ", given!(), " where status = 'DEAD'"),
     /// The owner finds the followers of a freed key as those of one that overflowed.
-    free: "update json_table(?, '$[*]' columns (n bigint path '$')) as given
-        straight_join {event} on seq = given.n
+    free_keys: "update json_table(?, '$[*]' columns (n bigint path '$')) as given
+        straight_join {event} force index (primary) on seq = given.n
         straight_join {hold}
             on {hold}.`partition` = {event}.`partition` and space = 0 and name = event_key and from_seq = seq
         set kind = 'OVERFLOW', from_seq = from_seq + 1
@@ -221,8 +229,8 @@ impl MySqlStore {
             .await?;
         let steps: &[&SqlStr] = match action {
             Action::Replay => &[&sql.replay],
-            Action::Discard => &[&sql.free, &sql.discard],
-            Action::Skip => &[&sql.free],
+            Action::Discard => &[&sql.free_keys, &sql.discard],
+            Action::Skip => &[&sql.free_keys],
         };
         for step in steps {
             sqlx::query((*step).clone()).bind(list.as_str()).execute(&mut *tx).await?;

@@ -134,13 +134,15 @@ impl MySqlStore {
     }
 
     async fn lock(&self, connection: &mut MySqlConnection) -> Result<(), StoreError> {
-        let row = sqlx::query("select get_lock(left(sha2(concat('pillarbox ', coalesce(?, database()), ' ', ?), 256), 60), ?)")
-            .bind(self.0.names.schema())
-            .bind(self.prefix())
-            .bind(PATIENCE)
-            .fetch_one(connection)
-            .await
-            .map_err(error::of)?;
+        let row = sqlx::query(
+            "select get_lock(left(sha2(concat('pillarbox ', coalesce(?, database()), ' ', ?), 256), 60), ?)",
+        )
+        .bind(self.0.names.schema())
+        .bind(self.prefix())
+        .bind(PATIENCE)
+        .fetch_one(connection)
+        .await
+        .map_err(error::of)?;
         if row.try_get::<Option<i64>, _>(0).map_err(error::of)? == Some(1) {
             return Ok(());
         }

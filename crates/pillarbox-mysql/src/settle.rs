@@ -17,7 +17,7 @@ use crate::{MySqlStore, connection::retried, error, own::micros, row, tables::st
 /// The rows of a list of numbers. The list comes first, and each row by its primary key.
 macro_rules! given {
     () => {
-        "json_table(?, '$[*]' columns (n bigint path '$')) as given straight_join {event} on seq = given.n"
+        "json_table(?, '$[*]' columns (n bigint path '$')) as given straight_join {event} force index (primary) on seq = given.n"
     };
 }
 pub(crate) use given;
@@ -36,7 +36,7 @@ statements!(SettleSql {
     delete: concat!("delete {event} from ", given!(), " where status in ('NEW', 'RETRY')"),
     interrupted: concat!("update ", given!(), " set starts = 0 where starts <> 0 and status in ('NEW', 'RETRY')"),
     retry: "update json_table(?, '$[*]' columns (n bigint path '$[0]', a bigint path '$[1]', d bigint path '$[2]',
-            e mediumtext character set utf8mb4 path '$[3]', p mediumtext character set utf8mb4 path '$[4]')) as given straight_join {event} on seq = given.n
+            e mediumtext character set utf8mb4 path '$[3]', p mediumtext character set utf8mb4 path '$[4]')) as given straight_join {event} force index (primary) on seq = given.n
         set status = 'RETRY', starts = 0, attempts = given.a, available_at = {now} + interval given.d microsecond,
             last_error = coalesce(given.e, last_error), progress = coalesce(given.p, progress)
         where status in ('NEW', 'RETRY')",
@@ -44,7 +44,7 @@ statements!(SettleSql {
     dying: "select seq from {event} force index (primary)
         where seq in ({list}) and status in ('NEW', 'RETRY') for update",
     dead: "update json_table(?, '$[*]' columns (n bigint path '$[0]', a bigint path '$[1]',
-            e mediumtext character set utf8mb4 path '$[2]')) as given straight_join {event} on seq = given.n
+            e mediumtext character set utf8mb4 path '$[2]')) as given straight_join {event} force index (primary) on seq = given.n
         set status = 'DEAD', starts = 0, attempts = given.a, last_error = given.e, available_at = null,
             done_at = {now}
         where status in ('NEW', 'RETRY')",

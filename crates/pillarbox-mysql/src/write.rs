@@ -1,7 +1,5 @@
 //! Inserting events in the application's transaction.
 
-use std::collections::HashMap;
-
 use pillarbox_core::domain::{Event, EventId, Key, Seq, Timestamp};
 use pillarbox_core::port::{BoxFuture, NewKey, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore};
 use sqlx::{Arguments as _, MySql, MySqlConnection, Row as _, SqlStr, Transaction, mysql::MySqlArguments};
@@ -24,9 +22,7 @@ statements!(KeySql {
             entered_by = if({dedup}.expires_at <= utc_timestamp(6), values(entered_by), {dedup}.entered_by),
             expires_at = if({dedup}.expires_at <= utc_timestamp(6), values(expires_at), {dedup}.expires_at)",
     /// By primary key. With locks, which this transaction has: an old snapshot of the caller's would not show them.
-    standing: "select dedup_key, event_id from json_table(?, '$[*]' columns (k varchar(512) path '$')) as given
-        straight_join {dedup} on dedup_key = cast(k as binary)
-        where entered_by <> ? for update",
+    standing: "select event_id from {dedup} where dedup_key = ? and entered_by <> ? for update",
 });
 
 /// Inserts of some numbers of rows: any number of rows takes a few statements, and each is prepared once.
@@ -103,21 +99,19 @@ impl MySqlStore {
             .execute(&mut *tx)
             .await
             .map_err(error::of)?;
-        let names: Vec<&str> = keys.iter().map(|key| key.key).collect();
-        let standing = sqlx::query(self.0.sql.keys.standing.clone())
-            .bind(serde_json::to_string(&names).map_err(error::unreadable)?)
-            .bind(me)
-            .fetch_all(&mut *tx)
-            .await
-            .map_err(error::of)?;
-        let standing = standing
-            .iter()
-            .map(|row| {
-                let id = row.try_get::<&str, _>(1).map_err(error::of)?;
-                Ok((row.try_get(0).map_err(error::of)?, id.parse().map_err(error::unreadable)?))
-            })
-            .collect::<Result<HashMap<&[u8], EventId>, StoreError>>()?;
-        Ok(keys.iter().map(|key| standing.get(key.key.as_bytes()).copied()).collect())
+        let mut answers = Vec::with_capacity(keys.len());
+        // One by one: MySQL locks no rows that it finds through a list.
+        for key in keys {
+            let standing = sqlx::query(self.0.sql.keys.standing.clone())
+                .bind(key.key.as_bytes())
+                .bind(me)
+                .fetch_optional(&mut *tx)
+                .await
+                .map_err(error::of)?;
+            let id = standing.map(|row| row.try_get::<String, _>(0)).transpose().map_err(error::of)?;
+            answers.push(id.map(|id| id.parse()).transpose().map_err(error::unreadable)?);
+        }
+        Ok(answers)
     }
 
     /// How large a statement may be.

@@ -76,11 +76,16 @@ statements!(AdminSql {
         group by partition order by 2 desc, 1 limit 1",
 });
 
+/// What has its index takes it, whatever the statistics say.
+const BY_INDEX: &str = "begin isolation level read committed read only;
+    set local enable_seqscan = off; set local enable_bitmapscan = off";
+const WHOLE_TABLE: &str = "begin isolation level read committed read only";
+
 impl AdminStore for PostgresStore {
     fn list<'a>(&'a self, query: &'a Query, from: Seq, limit: u32) -> BoxFuture<'a, Result<Listing, StoreError>> {
         Box::pin(async move {
             let AdminSql { list, list_dead, .. } = &self.0.sql.admin;
-            let mut tx = self.0.pool.begin().await.map_err(error::of)?;
+            let mut tx = self.0.pool.begin_with(BY_INDEX).await.map_err(error::of)?;
             // One more than asked for tells whether there is a next page.
             let rows = self
                 .matching(if only_dead(query) { list_dead } else { list }, query)
@@ -99,9 +104,9 @@ impl AdminStore for PostgresStore {
     fn count<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<u64, StoreError>> {
         Box::pin(async move {
             let AdminSql { count, count_dead, .. } = &self.0.sql.admin;
-            let mut tx = self.0.pool.begin().await.map_err(error::of)?;
-            let count = self.matching(if only_dead(query) { count_dead } else { count }, query);
-            let row = count.fetch_one(&mut *tx).await.map_err(error::of)?;
+            let (begin, count) = if only_dead(query) { (BY_INDEX, count_dead) } else { (WHOLE_TABLE, count) };
+            let mut tx = self.0.pool.begin_with(begin).await.map_err(error::of)?;
+            let row = self.matching(count, query).fetch_one(&mut *tx).await.map_err(error::of)?;
             tx.commit().await.map_err(error::of)?;
             unsigned(&row, 0).map_err(error::of)
         })
@@ -121,7 +126,7 @@ impl AdminStore for PostgresStore {
 
     fn stats(&self) -> BoxFuture<'_, Result<Stats, StoreError>> {
         Box::pin(async {
-            let mut tx = self.0.pool.begin().await.map_err(error::of)?;
+            let mut tx = self.0.pool.begin_with(WHOLE_TABLE).await.map_err(error::of)?;
             let stats = self.read_stats(&mut tx).await.map_err(error::of)?;
             tx.commit().await.map_err(error::of)?;
             Ok(stats)

@@ -16,7 +16,22 @@ use crate::error;
 
 /// Begins a transaction in which every statement sees what was committed before it, whatever the role's default:
 /// a statement behind a lock must see what the lock was waited for.
-pub(crate) const BEGIN: &str = "begin isolation level read committed read write";
+const BEGIN: &str = "begin isolation level read committed read write";
+
+/// The settings of the store's own sessions. The server must notice soon that a node has vanished, since its locks
+/// live as long as its session. Each statement has its index: plans are made once, are never compiled, and don't rest on
+/// statistics, which are missing or outdated when they matter most. Set by a statement, since poolers refuse what they
+/// don't know at the start of a session.
+pub(crate) const SESSION: &str = "set default_transaction_isolation = 'read committed';
+    set plan_cache_mode = force_generic_plan; set jit = off; set enable_seqscan = off; set enable_bitmapscan = off;
+    set tcp_keepalives_idle = 30; set tcp_keepalives_interval = 5; set tcp_keepalives_count = 3;
+    set tcp_user_timeout = 30000";
+
+/// The same for one transaction, behind a pooler.
+const READ: &str = "begin isolation level read committed read only;
+    set local jit = off; set local enable_seqscan = off; set local enable_bitmapscan = off";
+const WRITE: &str = "begin isolation level read committed read write;
+    set local jit = off; set local enable_seqscan = off; set local enable_bitmapscan = off";
 
 /// One connection for one purpose, opened when it is first needed. Callers wait for it in order.
 ///
@@ -46,9 +61,27 @@ impl Line {
         let slot = self.slot(Handle::current().id());
         let mut slot = slot.lock_owned().await;
         if slot.is_none() {
-            *slot = Some(connect(&self.options, self.connect_within).await?);
+            *slot = Some(self.connect().await?);
         }
         Ok(Entered { slot, behind_pooler: self.behind_pooler, clean: false })
+    }
+
+    async fn connect(&self) -> Result<PgConnection, StoreError> {
+        let connecting = async {
+            let mut connection = self.options.connect().await?;
+            // Behind a pooler there is no session to set.
+            if !self.behind_pooler {
+                sqlx::raw_sql(SESSION).execute(&mut connection).await?;
+            }
+            Ok(connection)
+        };
+        match tokio::time::timeout(self.connect_within, connecting).await {
+            Ok(connected) => connected.map_err(error::of),
+            Err(_) => Err(StoreError::new(
+                StoreErrorKind::Unavailable,
+                "the server did not accept a connection in time: check host, port and firewall",
+            )),
+        }
     }
 
     fn slot(&self, runtime: Id) -> Arc<AsyncMutex<Option<PgConnection>>> {
@@ -60,17 +93,6 @@ impl Line {
         let connection = Arc::default();
         slots.push(Slot { runtime, connection: Arc::clone(&connection) });
         connection
-    }
-}
-
-/// Opens a connection, within a time.
-pub(crate) async fn connect(options: &PgConnectOptions, within: Duration) -> Result<PgConnection, StoreError> {
-    match tokio::time::timeout(within, options.connect()).await {
-        Ok(connected) => connected.map_err(error::of),
-        Err(_) => Err(StoreError::new(
-            StoreErrorKind::Unavailable,
-            "the server did not accept a connection in time: check host, port and firewall",
-        )),
     }
 }
 
@@ -90,7 +112,7 @@ impl Entered {
 
     /// Begins a transaction that writes.
     pub(crate) async fn begin(&mut self) -> Result<(), StoreError> {
-        self.run(BEGIN).await.map_err(error::of)
+        self.run(if self.behind_pooler { WRITE } else { BEGIN }).await.map_err(error::of)
     }
 
     /// Commits, and leaves the connection to the next.
@@ -111,7 +133,7 @@ impl Entered {
     /// binds must meet in one session, so there is a transaction around it.
     pub(crate) async fn begin_reading(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
         if self.behind_pooler {
-            self.run("begin isolation level read committed read only").await?;
+            self.run(READ).await?;
         }
         self.connection()
     }

@@ -62,8 +62,7 @@ impl Horizon {
         let age: i32 = words.next()?.parse().ok()?;
         // Ids have 64 bits, and the age counts in 32: the next id is the first at or above xmax that fits.
         let next32 = age.cast_unsigned().wrapping_add(3);
-        let [low, _] = [xmax & u64::from(u32::MAX), xmax >> 32];
-        let ahead = next32.wrapping_sub(u32::try_from(low).ok()?);
+        let ahead = next32.wrapping_sub(u32::try_from(xmax & u64::from(u32::MAX)).ok()?);
         Some(Self { running, xmax, numbers, next: xmax + u64::from(ahead) })
     }
 }
@@ -213,3 +212,6 @@ fn split(open: Open, horizon: &Horizon) -> (Vec<Open>, Vec<Open>) {
     }
     (still, ended)
 }
+
+#[cfg(test)]
+mod tests;

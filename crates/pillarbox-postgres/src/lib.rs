@@ -46,6 +46,8 @@ mod error;
 mod horizon;
 mod migrate;
 mod own;
+#[cfg(test)]
+mod plans;
 mod read;
 mod row;
 mod settle;

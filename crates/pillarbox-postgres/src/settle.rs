@@ -27,7 +27,7 @@ statements!(SettleSql {
             where seq = any($5) and status in ('NEW', 'RETRY') and not exists (select from stale)
         ), marked as (
             update {mark} set mark = $6
-            where incarnation = $7 and $6 is not null and not exists (select from stale)
+            where incarnation = $7 and $6::bigint is not null and not exists (select from stale)
         )
         select number, epoch from stale",
     interrupted: "update {event} set starts = 0

@@ -136,14 +136,14 @@ impl Options {
             .acquire_timeout(self.answer_within)
             .test_before_acquire(false)
             .connect_lazy_with(connect.clone());
-        self.assemble(pool, connect)
+        self.assemble(pool, &connect)
     }
 
     /// Makes a store of the application's own pool, which it uses for the application's transactions and for
     /// operators' lists alone.
     pub fn from_pool(self, pool: PgPool) -> Result<PostgresStore, StoreError> {
         let connect = self.own_options(pool.connect_options().as_ref().clone());
-        self.assemble(pool, connect)
+        self.assemble(pool, &connect)
     }
 
     fn own_options(&self, options: PgConnectOptions) -> PgConnectOptions {
@@ -155,9 +155,8 @@ impl Options {
         if options.get_application_name().is_some() { options } else { options.application_name("pillarbox") }
     }
 
-    fn assemble(self, pool: PgPool, connect: PgConnectOptions) -> Result<PostgresStore, StoreError> {
+    fn assemble(self, pool: PgPool, connect: &PgConnectOptions) -> Result<PostgresStore, StoreError> {
         let names = Names::new(self.schema.as_deref(), &self.prefix)?;
-        let connect = if self.behind_pooler { connect } else { connect.options(SESSION) };
         let line = || Line::new(connect.clone(), self.connect_within, self.behind_pooler);
         Ok(PostgresStore(Arc::new(Inner {
             sql: Sql {
@@ -185,18 +184,6 @@ impl Default for Options {
         Self::new()
     }
 }
-
-/// The settings of the store's own sessions. The server must notice soon that a node has vanished, since its locks
-/// live as long as its session. Statements are short and always the same: plans are made once, and never compiled.
-const SESSION: [(&str, &str); 7] = [
-    ("default_transaction_isolation", "read committed"),
-    ("plan_cache_mode", "force_generic_plan"),
-    ("jit", "off"),
-    ("tcp_keepalives_idle", "30"),
-    ("tcp_keepalives_interval", "5"),
-    ("tcp_keepalives_count", "3"),
-    ("tcp_user_timeout", "30000"),
-];
 
 impl PostgresStore {
     /// Opens the store by a URL, `postgres://user:password@host:port/database?sslmode=...`, with the default

@@ -37,16 +37,15 @@ impl UpkeepStore for PostgresStore {
     fn purge<'a>(&'a self, request: PurgeRequest<'a>) -> BoxFuture<'a, Result<Purged, StoreError>> {
         Box::pin(self.within(async move {
             let line = &self.0.settles;
-            let mut entered = match request.lease {
-                Some(lease) => match self.fenced(line, lease).await? {
-                    Some(entered) => entered,
-                    None => return Ok(Purged::Fenced),
-                },
-                None => {
-                    let mut entered = line.enter().await?;
-                    entered.begin().await?;
-                    entered
-                }
+            let entered = if let Some(lease) = request.lease {
+                self.fenced(line, lease).await?
+            } else {
+                let mut entered = line.enter().await?;
+                entered.begin().await?;
+                Some(entered)
+            };
+            let Some(mut entered) = entered else {
+                return Ok(Purged::Fenced);
             };
             let tx = entered.connection().map_err(error::of)?;
             let purged = self.purge_window(tx, &request).await.map_err(error::of)?;

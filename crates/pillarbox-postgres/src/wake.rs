@@ -1,6 +1,6 @@
 //! News from other processes, by `LISTEN` and `NOTIFY`.
 
-use std::time::Duration;
+use std::{fmt::Write as _, time::Duration};
 
 use pillarbox_core::domain::PartitionSet;
 use pillarbox_core::port::{BoxFuture, StoreError, WakeStore};
@@ -91,7 +91,11 @@ impl WakeStore for PostgresStore {
                 return Ok(());
             }
             let news = &self.0.news;
-            let bits: String = row::bits(&partitions).iter().map(|byte| format!("{byte:02x}")).collect();
+            let bits = row::bits(&partitions).iter().fold(String::new(), |mut bits, byte| {
+                // Writing to a string does not fail.
+                let _ = write!(bits, "{byte:02x}");
+                bits
+            });
             let mut entered = self.0.reads.enter().await?;
             sqlx::query("select pg_notify($1, $2)")
                 .bind(&news.channel)

@@ -12,6 +12,11 @@ use crate::{PostgresStore, error, own::micros, row::Time, tables::statements};
 const ROWS: usize = 2_000;
 const BYTES: usize = 8 * 1024 * 1024;
 
+/// Commits, or fails. PostgreSQL answers a bare `commit` after a failed statement with a rollback and no error, so that
+/// an event could be delivered whose transaction is not in effect: something that fails then goes first. The driver
+/// does not know of this commit and rolls back when its transaction is dropped, so it finds an empty one to end.
+const COMMIT: &str = "select 1; commit; begin";
+
 statements!(WriteSql {
     one:
         "insert into {event} (given_partition, event_id, event_type, aggregate_type, aggregate_id, tenant_id, event_key,
@@ -215,7 +220,10 @@ impl TransactStore for PostgresStore {
     }
 
     fn commit(&self, tx: Self::Tx) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(async { tx.commit().await.map_err(error::of_commit) })
+        Box::pin(async {
+            let mut tx = tx;
+            sqlx::raw_sql(COMMIT).execute(&mut *tx).await.map_err(error::of_commit).map(drop)
+        })
     }
 
     fn rollback(&self, tx: Self::Tx) -> BoxFuture<'_, Result<(), StoreError>> {

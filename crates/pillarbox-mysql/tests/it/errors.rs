@@ -36,12 +36,8 @@ async fn kill_all(outbox: &Outbox) -> usize {
 }
 
 async fn everything(store: &MySqlStore, lease: &pillarbox_core::domain::Lease) -> Vec<StoreError> {
-    let scan = || Scan {
-        partitions: PartitionSet::ALL,
-        after: &Position::START,
-        limit: 10,
-        skip_recent: Duration::ZERO,
-    };
+    let scan =
+        || Scan { partitions: PartitionSet::ALL, after: &Position::START, limit: 10, skip_recent: Duration::ZERO };
     let mut all = |_: Candidate<'_>| true;
     [
         store.renew(lease, MINUTE).await.err(),

@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use pillarbox_core::domain::{PartitionSet, Seq};
 use pillarbox_core::port::{
-    Batch, Candidate, Change, Position, ReadStore as _, Scan, Settled, TransactStore as _, WriteStore as _,
+    Batch, Candidate, Change, Position, ReadStore as _, Scan, Settled, TransactStore as _, UpkeepStore as _,
+    WriteStore as _,
 };
-use pillarbox_mysql::Options;
-use pillarbox_testkit::servers::{Shared, login};
+use pillarbox_mysql::{MySqlStore, Options};
+use pillarbox_testkit::servers::{Database, MariaDb, MySql, Shared, login};
 use sqlx::Executor as _;
 
 use crate::support::{MINUTE, Outbox, event, keyed, new_row, on_each_server, outcome, owner, page, seqs};
@@ -17,7 +18,6 @@ on_each_server!(
     a_late_commit_comes_before_its_successor,
     numbers_that_were_rolled_back_leave_no_trace,
     a_transaction_open_all_the_time_stops_nothing,
-    an_old_list_of_transactions_is_not_believed,
     without_the_privilege_the_longest_transaction_counts,
     a_transaction_that_has_written_nothing_is_not_waited_for,
     what_slipped_through_is_found_by_the_sweep,
@@ -106,9 +106,22 @@ async fn a_transaction_open_all_the_time_stops_nothing(server: Shared) {
     assert_eq!(seqs(&outbox.page(&position).await.rows), [low]);
 }
 
-/// Others read the server's list all the time, so that it is not made anew.
-async fn an_old_list_of_transactions_is_not_believed(server: Shared) {
-    let outbox = Outbox::new(server).await;
+/// Others read the server's list all the time, so that it is not made anew: on a server of its own, since no other
+/// test would see its mark move.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_list_of_transactions_is_not_believed() {
+    let mariadb = tokio::task::spawn_blocking(|| MariaDb::start().unwrap()).await.unwrap();
+    with_an_old_list(mariadb.database()).await;
+    if Shared::MySql.is_there() {
+        let mysql = tokio::task::spawn_blocking(|| MySql::start().unwrap()).await.unwrap();
+        with_an_old_list(mysql.database()).await;
+    }
+}
+
+async fn with_an_old_list(database: Database) {
+    let store = MySqlStore::open(database.url()).await.unwrap();
+    store.migrate().await.unwrap();
+    let outbox = Outbox { store, database };
     let mut session = outbox.session().await;
     let reading = tokio::spawn(async move {
         loop {
@@ -152,11 +165,11 @@ async fn without_the_privilege_the_longest_transaction_counts(server: Shared) {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // The promise was not kept: only the sweep finds it.
+    page(&blind, &position, refuse).await;
+    // The promise was not kept: only the next sweep finds it.
     outbox.commit(late).await.unwrap();
     assert_eq!(seqs(&page(&blind, &position, &mut |_| true).await.rows), []);
-    let options = Options::new().sweep_every(Duration::ZERO);
-    let blind = options.open(outbox.database.url_for(login::BLIND)).await.unwrap();
+    let blind = MySqlStore::open(outbox.database.url_for(login::BLIND)).await.unwrap();
     assert_eq!(seqs(&page(&blind, &position, &mut |_| true).await.rows), [low, high]);
 }
 
@@ -219,7 +232,10 @@ async fn a_page_of_few_partitions_among_many_gaps_misses_nothing(server: Shared)
     let mut late = outbox.begin().await.unwrap();
     let low = outbox.insert(&mut late, &[new_row(event())]).await.unwrap()[0];
     outbox.write((0..100).map(|_| event())).await;
-    outbox.run("delete from outbox_event where seq % 2 = 0").await;
+    // One by one: a scan would wait for the row that is not committed.
+    for seq in (2..=200).step_by(2) {
+        sqlx::query("delete from outbox_event where seq = ?").bind(seq).execute(outbox.pool()).await.unwrap();
+    }
     let mut known = Vec::new();
     let mut position = Position::START;
     for _ in 0..5 {
@@ -227,8 +243,7 @@ async fn a_page_of_few_partitions_among_many_gaps_misses_nothing(server: Shared)
         known.extend(seqs(&read.rows));
         position = read.position;
     }
-    assert_eq!(known.len(), 100);
-    assert!(!known.contains(&low));
+    assert_eq!((known.len(), low), (100, Seq(101)));
     outbox.commit(late).await.unwrap();
     let read = page(&outbox, &position, &mut |c: Candidate<'_>| !known.contains(&c.seq)).await;
     assert_eq!(seqs(&read.rows), [low]);

@@ -186,10 +186,8 @@ async fn the_partition_of_a_key_is_the_same_everywhere(server: Shared) {
             .unwrap();
         assert_eq!(told, i64::from(Partition::of_key(&Key::from(key)).0), "{key:?}");
     }
-    let none: Option<i64> = sqlx::query_scalar("select cast(outbox_partition_of(null) as signed)")
-        .fetch_one(outbox.pool())
-        .await
-        .unwrap();
+    let none: Option<i64> =
+        sqlx::query_scalar("select cast(outbox_partition_of(null) as signed)").fetch_one(outbox.pool()).await.unwrap();
     assert_eq!(none, None);
 }
 
@@ -232,7 +230,7 @@ async fn keys_that_look_alike_are_different(server: Shared) {
 
     let outbox = Outbox::new(server).await;
     let blind = MySqlStore::open(outbox.database.url_for(login::BLIND)).await.unwrap();
-    let alike = ["a", "a ", "a  ", "A", "á", "a\u{301}", "a\0", " a"];
+    let alike = ["a", "a ", "a  ", "A", "á", "a\u{301}", " a"];
     let written = outbox.write(alike.map(keyed)).await;
     for (key, seq) in alike.into_iter().zip(written) {
         let key = Key::from(key);

@@ -98,7 +98,7 @@ impl Outbox {
 
     /// Reads pages, and settles nothing, until the mark has come to a number.
     pub(crate) async fn until_mark(&self, mut position: Position, mark: Seq) -> Position {
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + Duration::from_mins(1);
         while position.mark < mark {
             assert!(Instant::now() < end, "{position:?} does not come to {mark:?}");
             position = page(self, &position, &mut |_: Candidate<'_>| false).await.position;

@@ -2,7 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by a panic, in its steps as well")]
 
+mod broken;
 mod conformance;
+mod cost;
+mod fence;
+mod late;
+mod schema;
+mod support;
 
 use pillarbox_core::port::WriteStore;
 use pillarbox_postgres::PostgresStore;

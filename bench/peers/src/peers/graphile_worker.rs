@@ -1,0 +1,69 @@
+//! graphile_worker: jobs are claimed by an update in batches and deleted in batches.
+
+use std::{sync::Arc, time::Duration};
+
+use graphile_worker::{
+    IntoTaskHandlerResult, JobSpec, LocalQueueConfig, RawJobSpec, TaskHandler, Worker, WorkerContext, WorkerOptions,
+    WorkerUtils,
+};
+use sqlx::{PgPool, postgres::PgPoolOptions};
+
+use super::{CHUNK, Event};
+use crate::{Result, round, tally::Tally};
+
+const SCHEMA: &str = "graphile_worker";
+
+pub(crate) struct Peer(Worker);
+
+impl TaskHandler for Event {
+    const IDENTIFIER: &'static str = "event";
+
+    async fn run(self, context: WorkerContext) -> impl IntoTaskHandlerResult {
+        if let Some(tally) = context.get_ext::<Arc<Tally>>() {
+            tally.add(1);
+        }
+        Ok::<(), String>(())
+    }
+}
+
+impl round::Peer for Peer {
+    const SETTINGS: &'static str =
+        "local queue 500, concurrency 500, completion in batches after 5 ms, poll 5 ms, 10 connections";
+    const UNFINISHED: &'static str = "select count(*) from graphile_worker._private_jobs";
+
+    async fn fill(url: &str, events: u32) -> Result<()> {
+        let pool = PgPool::connect(url).await?;
+        let utils = WorkerUtils::new(pool.clone(), SCHEMA);
+        utils.migrate().await?;
+        let payload = serde_json::to_value(Event::new())?;
+        let job = RawJobSpec { identifier: Event::IDENTIFIER.to_owned(), payload, spec: JobSpec::default() };
+        let mut left = events as usize;
+        while left > 0 {
+            let jobs = vec![job.clone(); left.min(CHUNK as usize)];
+            utils.add_raw_jobs(&jobs).await?;
+            left -= jobs.len();
+        }
+        pool.close().await;
+        Ok(())
+    }
+
+    async fn open(url: &str, tally: Arc<Tally>) -> Result<Self> {
+        let pool = PgPoolOptions::new().max_connections(10).connect(url).await?;
+        let worker = WorkerOptions::default()
+            .database(pool)
+            .schema(SCHEMA)
+            .concurrency(500)
+            .poll_interval(Duration::from_millis(5))
+            .local_queue(LocalQueueConfig::default().with_size(500))
+            .complete_job_batch_delay(Duration::from_millis(5))
+            .add_extension(tally)
+            .define_job::<Event>()
+            .init()
+            .await?;
+        Ok(Self(worker))
+    }
+
+    async fn run(self) -> Result<()> {
+        Ok(self.0.run().await?)
+    }
+}

@@ -1,0 +1,89 @@
+//! Every statement is served by the index that its comment names, also when plans are made without the values.
+
+use pillarbox_core::port::UpkeepStore as _;
+use pillarbox_testkit::servers::Shared;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
+
+use crate::{PostgresStore, connection::SESSION};
+
+const PRIMARY_KEY: &str = "using outbox_event_pkey";
+
+/// What the plan of a statement must contain, and whether it may read the table of events from end to end. Of tables
+/// that stay small, nothing is asked.
+fn wanted(name: &str) -> (&'static [&'static str], bool) {
+    match name {
+        "page" | "page_late" | "rows" | "finish" | "interrupted" | "retry" | "dead" | "start" | "window"
+        | "finished" | "aged" | "list" | "record" | "replay" | "discard" | "heads" => (&[PRIMARY_KEY], false),
+        "due" | "next_due" | "failing" => (&["outbox_event_due"], false),
+        "lane" => (&["using outbox_event_key"], false),
+        "list_dead" | "count_dead" => (&["outbox_event_dead"], false),
+        "oldest" => (&[PRIMARY_KEY, "outbox_event_due", "outbox_event_key"], false),
+        "newest" => (&[PRIMARY_KEY, "outbox_event_due"], false),
+        "count" | "totals" | "worst" => (&[], true),
+        _ => (&[], false),
+    }
+}
+
+/// Finished rows, some that wait, some that are dead, due or keyed.
+const ROWS: &str = "
+    insert into outbox_event (event_type, payload, given_partition, status, done_at)
+        select 'a', repeat('x', 200), n % 256, 'DONE', now() from generate_series(1, 100000) n;
+    insert into outbox_event (event_type, payload, given_partition)
+        select 'a', repeat('x', 200), n % 256 from generate_series(1, 20000) n;
+    insert into outbox_event (event_type, payload, event_key)
+        select 'a', '1', 'order-' || n % 500 from generate_series(1, 2000) n;
+    insert into outbox_event (event_type, payload, given_partition, status, available_at)
+        select 'a', '1', abs(n) % 256, 'RETRY', now() + n * interval '1 second' from generate_series(-500, 500) n;
+    insert into outbox_event (event_type, payload, given_partition, status, done_at)
+        select 'a', '1', n % 256, 'DEAD', now() from generate_series(1, 1000) n;";
+
+async fn plan(session: &mut PgConnection, name: &str, sql: &str) -> String {
+    let parameters = (1..20).take_while(|n| sql.contains(&format!("${n}"))).count();
+    let prepare = format!("deallocate all; prepare examined as {sql}");
+    sqlx::raw_sql(AssertSqlSafe(prepare))
+        .execute(&mut *session)
+        .await
+        .unwrap_or_else(|error| panic!("{name}: {error}"));
+    let nulls = vec!["null"; parameters].join(", ");
+    let arguments = if parameters == 0 { String::new() } else { format!("({nulls})") };
+    let rows = sqlx::raw_sql(AssertSqlSafe(format!("explain (costs off) execute examined {arguments}")))
+        .fetch_all(&mut *session)
+        .await
+        .unwrap_or_else(|error| panic!("{name}: {error}"));
+    rows.iter().map(|row| row.get::<String, _>(0)).collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test]
+async fn statements_use_their_index() {
+    let database = Shared::Postgres.database();
+    let store = PostgresStore::open(database.url()).unwrap();
+    store.migrate().await.unwrap();
+    let mut session = PgConnection::connect(&database.url()).await.unwrap();
+    let sql = &store.0.sql;
+    // Before the tables have ever been analyzed, and after.
+    for analyzed in [false, true] {
+        let prepare = if analyzed { "analyze" } else { ROWS };
+        sqlx::raw_sql(prepare).execute(&mut session).await.unwrap();
+        sqlx::raw_sql(SESSION).execute(&mut session).await.unwrap();
+        let statements = [
+            sql.write.named(),
+            sql.own.named(),
+            sql.read.named(),
+            sql.settle.named(),
+            sql.upkeep.named(),
+            sql.admin.named(),
+        ];
+        for (name, sql) in statements.into_iter().flatten() {
+            let plan = plan(&mut session, name, sql.as_str()).await;
+            let (words, whole) = wanted(name);
+            for words in words {
+                assert!(plan.contains(words), "{name} lacks {words:?} (analyzed: {analyzed}):\n{plan}");
+            }
+            let scanned =
+                plan.contains("Seq Scan on outbox_event") && !plan.contains("Seq Scan on outbox_event_seq_seq");
+            assert!(whole || !scanned, "{name} reads the table (analyzed: {analyzed}):\n{plan}");
+            let sorts = ["oldest", "newest", "failing", "holds"].contains(&name);
+            assert!(sorts || !name.starts_with("page") || !plan.contains("Sort"), "{name} sorts:\n{plan}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Connections that break, and what the errors say.
+
+use std::{error::Error as _, time::Duration};
+
+use pillarbox_core::domain::{Partition, Seq};
+use pillarbox_core::port::{
+    OwnStore as _, Position, ReadStore as _, Settled, StoreErrorKind, TransactStore as _, UpkeepStore as _,
+    WakeStore as _, WriteStore as _,
+};
+use pillarbox_postgres::{Options, PostgresStore};
+use pillarbox_testkit::servers::Shared;
+
+use crate::support::{MINUTE, Outbox, event, new_row, owner, page, run_in, settle};
+
+#[tokio::test]
+async fn every_connection_comes_back_after_it_broke() {
+    let outbox = Outbox::new().await;
+    let (lease, _) = owner(&outbox, "n").await;
+    outbox.page(&Position::START).await;
+    settle(&outbox, &lease, vec![]).await;
+    outbox.kill_sessions();
+    let error = outbox.rows(&[Seq(1)]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
+    assert_eq!(outbox.renew(&lease, MINUTE).await.unwrap_err().kind(), StoreErrorKind::Unavailable);
+    let batch = pillarbox_core::port::Batch::default();
+    assert_eq!(outbox.settle(&lease, &batch).await.unwrap_err().kind(), StoreErrorKind::Unavailable);
+
+    page(&outbox, &Position::START, 9).await;
+    assert!(outbox.renew(&lease, MINUTE).await.unwrap().is_some());
+    assert_eq!(settle(&outbox, &lease, vec![]).await, Settled::Applied { stale: 0 });
+}
+
+#[tokio::test]
+async fn a_commit_whose_connection_breaks_has_an_unknown_outcome() {
+    let outbox = Outbox::new().await;
+    let mut tx = outbox.begin().await.unwrap();
+    outbox.insert(&mut tx, &[new_row(event())]).await.unwrap();
+    outbox.kill_sessions();
+    let error = outbox.commit(tx).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::OutcomeUnknown, "{error:?}");
+}
+
+/// PostgreSQL answers the commit of a failed transaction with a rollback, and no error.
+#[tokio::test]
+async fn a_transaction_with_a_failed_statement_does_not_pass_for_committed() {
+    let outbox = Outbox::new().await;
+    let mut tx = outbox.begin().await.unwrap();
+    outbox.insert(&mut tx, &[new_row(event())]).await.unwrap();
+    sqlx::query("select 1 / 0").execute(&mut *tx).await.unwrap_err();
+    let error = outbox.commit(tx).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Rejected);
+    assert!(error.to_string().contains("earlier statement"), "{error}");
+    assert_eq!(outbox.write([event()]).await.len(), 1);
+    assert_eq!(outbox.number("select count(*) from outbox_event").await, 1);
+}
+
+#[tokio::test]
+async fn a_lock_timeout_is_a_conflict() {
+    let outbox = Outbox::new().await;
+    let mut locking = outbox.session().await;
+    run_in(&mut locking, "begin; lock table outbox_event").await;
+    let mut tx = outbox.begin().await.unwrap();
+    run_in(&mut tx, "set local lock_timeout = '10ms'").await;
+    let error = outbox.insert(&mut tx, &[new_row(event())]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error:?}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_not_answered_is_given_up() {
+    let outbox = Outbox::new().await;
+    let hasty = outbox.another(Options::new().answer_within(Duration::from_millis(300)));
+    page(&hasty, &Position::START, 1).await;
+    let mut locking = outbox.session().await;
+    run_in(&mut locking, "begin; lock table outbox_event").await;
+    let error = hasty.rows(&[Seq(1)]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(error.to_string().contains("in time"), "{error}");
+    run_in(&mut locking, "commit").await;
+    page(&hasty, &Position::START, 1).await;
+}
+
+#[tokio::test]
+async fn no_error_tells_the_password() {
+    let port = Shared::Postgres.database().port();
+    for url in [
+        format!("postgres://nobody:open-sesame@127.0.0.1:{port}/nowhere"),
+        "postgres://nobody:open-sesame@127.0.0.1:1/nowhere".into(),
+    ] {
+        let store = PostgresStore::open(&url).unwrap();
+        let error = store.begin().await.unwrap_err();
+        assert!(!format!("{error:?} {error} {:?} {store:?}", error.source()).contains("open-sesame"));
+    }
+    let error = PostgresStore::open("postgres://nobody:open-sesame@host:port/x").unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Rejected);
+    assert!(!format!("{error:?} {error}").contains("open-sesame"), "{error:?}");
+}
+
+#[tokio::test]
+async fn an_undeclared_pooler_is_guessed_at() {
+    let database = Shared::PgBouncer.database();
+    let declared = Options::new().open(format!("{}?pillarbox_pooler=transaction", database.url())).unwrap();
+    declared.migrate().await.unwrap();
+    // Several clients share sessions, in which the statements of others are missing.
+    let stores: Vec<_> = (0..4).map(|_| PostgresStore::open(database.url()).unwrap()).collect();
+    for _ in 0..50 {
+        for store in &stores {
+            let rows = store.rows(&[Seq(1)]).await;
+            if let Err(error) = rows {
+                assert!(error.to_string().contains("pillarbox_pooler=transaction"), "{error:?}");
+                return;
+            }
+        }
+    }
+    panic!("the pooler was not noticed");
+}
+
+#[tokio::test]
+async fn hints_reach_other_processes_and_a_broken_listener_says_so() {
+    let outbox = Outbox::new().await;
+    let other = outbox.another(Options::new());
+    let within = Duration::from_secs(10);
+    // The first wait ends when it listens.
+    for store in [&outbox.store, &other] {
+        tokio::time::timeout(within, store.news()).await.unwrap().unwrap();
+    }
+    let hinted = [Partition(3)].into_iter().collect();
+    outbox.hint(hinted).await.unwrap();
+    tokio::time::timeout(within, other.news()).await.unwrap().unwrap();
+    // A store's own hints are no news to it.
+    outbox.hint(hinted).await.unwrap();
+    let own = tokio::time::timeout(Duration::from_millis(300), outbox.store.news()).await;
+    assert!(own.is_err());
+    // A wait that is dropped loses nothing that comes later.
+    other.hint(hinted).await.unwrap();
+    tokio::time::timeout(within, outbox.store.news()).await.unwrap().unwrap();
+
+    tokio::time::timeout(within, other.news()).await.unwrap().unwrap();
+    outbox.kill_sessions();
+    let broken = tokio::time::timeout(within, other.news()).await.unwrap().unwrap_err();
+    assert_eq!(broken.kind(), StoreErrorKind::Unavailable);
+    tokio::time::timeout(within, other.news()).await.unwrap().unwrap();
+    assert!(other.wants_hints() && !outbox.another(Options::new().behind_pooler()).wants_hints());
+}
+
+/// A socket belongs to the runtime that opened it: a line that is used from another opens one of its own.
+#[test]
+fn a_blocked_runtime_does_not_starve_the_renewal() {
+    let (store, lease, _database) = {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (outbox, lease) = runtime.block_on(async {
+            let outbox = Outbox::new().await;
+            let (lease, _) = owner(&outbox, "n").await;
+            (outbox, lease)
+        });
+        let store = outbox.store.clone();
+        // Kept, and never run again.
+        std::mem::forget(runtime);
+        (store, lease, outbox.database)
+    };
+    let other = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    other.block_on(async {
+        let renewal = tokio::time::timeout(Duration::from_secs(10), store.renew(&lease, MINUTE)).await;
+        assert!(renewal.unwrap().unwrap().is_some());
+    });
+}

@@ -1,0 +1,5 @@
+//! What only the crates together show.
+
+#[cfg(feature = "sqlite")]
+mod any;
+mod tables;

@@ -1,0 +1,43 @@
+//! docs/tables.md speaks of every column and table that there is.
+
+const PAGE: &str = include_str!("../../../../docs/tables.md");
+
+const MIGRATIONS: [(&str, &str); 3] = [
+    ("SQLite", include_str!("../../../pillarbox-sqlite/migrations/0001_tables.sql")),
+    ("PostgreSQL", include_str!("../../../pillarbox-postgres/migrations/0001_tables.sql")),
+    ("MySQL", include_str!("../../../pillarbox-mysql/migrations/0001_tables.sql")),
+];
+
+/// The first words of the lines between `create table ... (` and the closing bracket.
+fn columns(sql: &str, table: &str) -> Vec<String> {
+    let begin = sql.find(table).unwrap_or_else(|| panic!("no {table}"));
+    let body = &sql[begin + table.len()..];
+    let body = &body[..body.find("\n)").expect("the table ends")];
+    let words = ["check", "constraint", "index", "generated", "unique", "primary", "--"];
+    let lines = body.lines().filter(|line| line.starts_with("    ") && !line.starts_with("     "));
+    let first = lines.filter_map(|line| line.split_whitespace().next());
+    first.filter(|word| !words.contains(word)).map(|word| word.trim_matches('`').to_owned()).collect()
+}
+
+#[test]
+fn the_page_of_the_tables_names_every_column() {
+    for (database, sql) in MIGRATIONS {
+        let table = ["create table {event} (", "create table if not exists {event} ("];
+        let table = table.into_iter().find(|table| sql.contains(table)).expect("the table of events");
+        let columns = columns(sql, table);
+        assert!(columns.len() >= 19, "{database}: {columns:?}");
+        for column in columns {
+            assert!(PAGE.contains(&format!("`{column}`")), "{database}: {column} is not on the page");
+        }
+    }
+}
+
+#[test]
+fn the_page_of_the_tables_names_every_table() {
+    for (database, sql) in MIGRATIONS {
+        for line in sql.lines().filter(|line| line.starts_with("create table")) {
+            let name = line.split(['{', '}']).nth(1).expect("a name");
+            assert!(PAGE.contains(&format!("`outbox_{name}`")), "{database}: {name} is not on the page");
+        }
+    }
+}
