@@ -3,9 +3,7 @@
 use pillarbox_mysql::{MySqlStore, VERSION};
 use pillarbox_testkit::{
     processes::{self, Application, Failure, Held, Order, Restart, Served, Site, Task},
-    servers::{
-        self, Database, MariaDb,
-    },
+    servers::{self, Database, MariaDb},
 };
 use sqlx::{Connection as _, Executor as _, MySqlConnection};
 
@@ -102,8 +100,10 @@ impl Served for Shared {
 
     fn hold_open(&self, what: Held) -> Box<dyn Send> {
         let begin = match what {
-            Held::Snapshot => "set session transaction isolation level repeatable read; \
-                start transaction with consistent snapshot; select count(*) from outbox_event",
+            Held::Snapshot => {
+                "set session transaction isolation level repeatable read; \
+                start transaction with consistent snapshot; select count(*) from outbox_event"
+            }
             Held::Writer => "create table held (n int primary key); start transaction; insert into held values (1)",
         };
         Box::new(Open::new(self.url(), begin))

@@ -92,7 +92,9 @@ impl Served for Shared {
     fn hold_open(&self, what: Held) -> Box<dyn Send> {
         let begin = match what {
             Held::Snapshot => "begin isolation level repeatable read; select count(*) from outbox_event",
-            Held::Writer => "begin; create table held (n int); insert into held values (1); select pg_current_xact_id()",
+            Held::Writer => {
+                "begin; create table held (n int); insert into held values (1); select pg_current_xact_id()"
+            }
         };
         Box::new(Open::new(self.url(), begin))
     }

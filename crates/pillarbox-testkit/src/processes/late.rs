@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{Stage, now, site::{Held, Served}};
+use super::{
+    Stage, now,
+    site::{Held, Served},
+};
 
 /// Longer than anything that a store waits for by itself.
 const LONG: u128 = 4_000_000;
@@ -22,9 +25,8 @@ pub fn writers_that_commit_late_are_delivered_in_the_order_of_their_keys<S: Serv
     writers.push(stage.start("successor", json!({ "role": "writer", "once": [{ "key": "s" }, { "key": "s" }] })));
     let _others = stage.start("others", json!({ "role": "writer", "count": 100_000, "pace": 10 }));
     let since = now();
-    stage.until("much that comes later", |ledger| {
-        (now() - since > LONG && ledger.of("end").count() > 50).then_some(())
-    });
+    stage
+        .until("much that comes later", |ledger| (now() - since > LONG && ledger.of("end").count() > 50).then_some(()));
     assert!(stage.ledger().of("end").all(|line| !matches!(line.key.as_deref(), Some("a" | "s"))));
     stage.say("commit");
     for writer in &mut writers {

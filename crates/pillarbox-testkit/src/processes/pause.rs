@@ -77,6 +77,8 @@ pub fn a_node_paused_in_the_middle_of_a_settle_takes_no_other_node_along<S: Serv
             if stage.number(S::STANDING) > 0 {
                 return Some(());
             }
+            // Some views are made anew only for who has not looked for a tenth of a second.
+            std::thread::sleep(Duration::from_millis(150));
         }
         let ends = stage.ledger().count("end", "sleeper");
         sleeper.resume();

@@ -148,7 +148,13 @@ impl<S: Site> Stage<S> {
             if missing == 0 && pending == 0 {
                 return (orders, ledger);
             }
-            assert!(begun.elapsed() < PATIENCE, "{missing} of {} not delivered, {pending} pending", orders.len());
+            if begun.elapsed() > PATIENCE {
+                for found in self.events(&[Status::New, Status::Retry]) {
+                    eprintln!("pending: {found:?}");
+                }
+                eprintln!("{:#?}", self.fleet());
+                panic!("{missing} of {} not delivered, {pending} pending", orders.len());
+            }
             std::thread::sleep(Duration::from_millis(10));
         }
     }

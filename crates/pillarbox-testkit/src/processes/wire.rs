@@ -13,12 +13,15 @@ pub fn a_commit_of_unknown_outcome_is_delivered_if_and_only_if_it_was_committed<
     let through = proxy.url(&stage.site.url());
     let _node = stage.start("node", json!({ "role": "multi", "lease": 5_000 }));
     stage.until_joined("node");
-    let _writer =
-        stage.start("writer", json!({ "role": "writer", "url": through, "count": 100_000, "pace": 5 }));
+    let _writer = stage.start("writer", json!({ "role": "writer", "url": through, "count": 100_000, "pace": 5 }));
     let mut lost = Vec::new();
     for n in 0..8 {
         stage.until("a commit", |ledger| (ledger.of("committed").count() > n * 3).then_some(()));
-        if n % 2 == 0 { proxy.lose_next_commit_answer() } else { proxy.lose_next_commit() }
+        if n % 2 == 0 {
+            proxy.lose_next_commit_answer()
+        } else {
+            proxy.lose_next_commit()
+        }
         let id = stage.until("an unknown outcome", |ledger| ledger.of("unknown").nth(n).map(|line| line.id.clone()));
         lost.push((n % 2 == 0, id));
     }
@@ -45,7 +48,11 @@ pub fn a_node_that_loses_commits_and_their_answers_loses_no_event_and_counts_no_
     for n in 0..20 {
         let ends = stage.ledger().of("end").count();
         stage.until("deliveries", |ledger| (ledger.of("end").count() > ends + 5).then_some(()));
-        if n % 2 == 0 { proxy.lose_next_commit_answer() } else { proxy.lose_next_commit() }
+        if n % 2 == 0 {
+            proxy.lose_next_commit_answer()
+        } else {
+            proxy.lose_next_commit()
+        }
         wait("a lost commit", || (proxy.lost_commits() > n).then_some(()));
     }
     stage.stop_writing(&["node"]);
