@@ -49,7 +49,8 @@ pub fn nodes_an_hour_ahead_and_behind_neither_steal_nor_stall<S: Served>() {
     assert!(!stage.log().contains("was expelled"), "somebody was expelled");
 
     let killed = std::time::Instant::now();
-    (ahead.kill(), behind.kill());
+    ahead.kill();
+    behind.kill();
     wait("a takeover", || (stage.owned("right").len() == 256).then_some(()));
     let took = killed.elapsed();
     println!("taken over after {took:?}");

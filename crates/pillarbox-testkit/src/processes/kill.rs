@@ -20,7 +20,7 @@ fn kill_in_the_middle<S: Site>(stage: &Stage<S>, node: &mut Process) -> u128 {
     let lines = random(3, 80);
     println!("{node:?} is killed after {lines} lines");
     stage.until("a node at work", |ledger| {
-        let written = ledger.count("begin", &node.name()) + ledger.count("end", &node.name());
+        let written = ledger.count("begin", node.name()) + ledger.count("end", node.name());
         (written >= lines).then_some(())
     });
     node.kill();

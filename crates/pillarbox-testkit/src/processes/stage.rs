@@ -22,7 +22,7 @@ use super::{Application, Failure, Ledger, Order, Process, Site, Task, child::TAS
 type StoreOf<S> = <<S as Site>::App as Application>::Store;
 
 /// Far longer than anything takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What stands in the outbox of events that nothing went wrong with: none of these.
 const BLEMISHED: &str = "select count(*) from outbox_event where attempts > 0 or status <> 'DONE'";

@@ -18,9 +18,9 @@ pub fn a_commit_of_unknown_outcome_is_delivered_if_and_only_if_it_was_committed<
     for n in 0..8 {
         stage.until("a commit", |ledger| (ledger.of("committed").count() > n * 3).then_some(()));
         if n % 2 == 0 {
-            proxy.lose_next_commit_answer()
+            proxy.lose_next_commit_answer();
         } else {
-            proxy.lose_next_commit()
+            proxy.lose_next_commit();
         }
         let id = stage.until("an unknown outcome", |ledger| ledger.of("unknown").nth(n).map(|line| line.id.clone()));
         lost.push((n % 2 == 0, id));
@@ -49,9 +49,9 @@ pub fn a_node_that_loses_commits_and_their_answers_loses_no_event_and_counts_no_
         let ends = stage.ledger().of("end").count();
         stage.until("deliveries", |ledger| (ledger.of("end").count() > ends + 5).then_some(()));
         if n % 2 == 0 {
-            proxy.lose_next_commit_answer()
+            proxy.lose_next_commit_answer();
         } else {
-            proxy.lose_next_commit()
+            proxy.lose_next_commit();
         }
         wait("a lost commit", || (proxy.lost_commits() > n).then_some(()));
     }
