@@ -12,7 +12,7 @@ fn a_lock_held_past_the_busy_timeout_loses_nothing_and_counts_no_attempt() {
         (0..60).map(|n| if n % 2 == 0 { json!({}) } else { json!({ "key": format!("k{}", n % 7) }) }).collect();
     assert!(stage.start("writer", json!({ "role": "writer", "once": orders })).end());
     // The lease outlives the lock; the busy timeout does not.
-    let task = json!({ "role": "multi", "lease": 60_000, "heartbeat": 300, "busy_timeout": 100, "work": 20 });
+    let task = json!({ "role": "multi", "lease": 60_000, "heartbeat": 300, "busy_timeout": 100, "work": 100 });
     let _node = stage.start("node", task);
     stage.until("the first delivery", |ledger| (ledger.count("end", "node") > 0).then_some(()));
     let mut locker = stage.start("locker", json!({ "role": "locker" }));

@@ -43,7 +43,7 @@ fn dies_alone<S: Site>(cold: &[Value], hot: &[Value], poisons: usize) {
     if !cold.is_empty() {
         assert!(stage.start("writer", json!({ "role": "writer", "once": cold })).end());
     }
-    let task = json!({ "role": "single", "lease": 600, "max_starts": MAX_STARTS, "once": hot });
+    let task = json!({ "role": "single", "lease": 1_500, "max_starts": MAX_STARTS, "once": hot });
     let deaths = supervise(&stage, &task, poisons);
     println!("{poisons} poison events, {deaths} deaths");
     // The first one of a death is not counted, and one more may fall between a start and its count.
