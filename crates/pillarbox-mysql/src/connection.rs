@@ -23,15 +23,16 @@ use crate::error;
 const CONNECT: Duration = Duration::from_secs(10);
 const PING: Duration = Duration::from_secs(5);
 /// After so long without use a connection may be gone: the server, or something on the way, has closed it.
-const IDLE: Duration = Duration::from_secs(20);
+const IDLE: Duration = Duration::from_secs(5);
 /// How often a transaction that lost against another is run in all.
 const TRIES: u32 = 5;
 
 /// What each connection of the store's own begins with. Nobody waits long for a lock behind a lease; and one that is
 /// idle in a transaction, because its process was stopped in the middle of it, is ended by the server.
 const SESSION: &str = "set \
-     session time_zone = '+00:00', session innodb_lock_wait_timeout = 5, session wait_timeout = 60, \
-     session sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', session autocommit = 1";
+     session time_zone = '+00:00', session innodb_lock_wait_timeout = 5, session wait_timeout = 15, \
+     session sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', session autocommit = 1 \
+     /*M!100600 , session idle_transaction_timeout = 10 */";
 
 /// One connection for one purpose, opened when it is first needed. Callers wait for it in order.
 ///

@@ -31,8 +31,10 @@ statements!(OwnSql {
     /// By the unique index on id.
     namesake: "select incarnation from {instance} where id = ? for update",
     lapsed: "select incarnation, id from {instance} where `until` <= {now} and incarnation <> ? order by incarnation",
-    /// By primary key: it may have been renewed, or expelled by another, since it was seen.
-    still_lapsed: "select `until` <= {now} from {instance} where incarnation = ? for update",
+    /// By primary key: it may have been renewed, or expelled by another, since it was seen. One whose settle is under
+    /// way is left to the next look: who waited for it, with its own row locked, would lose its own lease to a process
+    /// that stands still in the middle of a settle.
+    still_lapsed: "select `until` <= {now} from {instance} where incarnation = ? for update skip locked",
     /// Frees a node's partitions after an unclean end.
     free: "update {instance} as node straight_join {partition} as part on part.owner = node.id
         set part.owner = null, part.epoch = part.epoch + 1, part.mark = coalesce(node.mark, part.mark),

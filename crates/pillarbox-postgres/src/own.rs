@@ -12,7 +12,8 @@
 //! a settle stores of the node's mark is in a row of another table.
 //!
 //! # When the process dies
-//! - between the lock and the commit of any call: the server ends the session, rolls back and drops the lock;
+//! - between the lock and the commit of any call: the server ends the session, rolls back and drops the lock; that of
+//!   a process that only stands still it ends after a while;
 //! - after the commit, before its answer is read: as `engine::ownership` and `engine::settler` tell.
 //!
 //! Everything here happens on one connection of its own, so that neither settles nor reads are in a renewal's way.
@@ -37,9 +38,10 @@ statements!(OwnSql {
     fence: "select 1 from {instance} where incarnation = $1 and id = $2 and until > {now} for key share",
     /// By the unique index on id. Waits for the settles of the node.
     namesake: "select incarnation from {instance} where id = $1 for update",
-    /// Waits for the settles of the nodes.
+    /// Leaves a node whose settle is under way to the next look. Who waited for it, with its own row locked, would lose
+    /// its own lease to a process that stands still in the middle of a settle.
     lapsed: "select incarnation, id from {instance} where until <= {now} and incarnation <> $1
-        order by incarnation for update",
+        order by incarnation for update skip locked",
     /// Frees a node's partitions after an unclean end.
     free: "update {partition} set owner = null, epoch = epoch + 1, mark = coalesce(node.mark, {partition}.mark),
             suspects = greatest(suspects, node.in_flight)

@@ -6,6 +6,7 @@
 //! - [`Faulty`] wraps any store and lets a test script what goes wrong, call by call.
 //! - [`Probe`] records deliveries, waits for them, and plays handlers that fail, panic or hang.
 //! - `servers`, with the feature of this name: real database servers, and a proxy that breaks connections.
+//! - `processes`, with the feature of this name: several processes on one database, and what ends them.
 //! - [`conformance`](mod@conformance) is the exam: a backend runs it with one line.
 
 mod clock;
@@ -15,6 +16,8 @@ mod gate;
 pub mod memory;
 mod patience;
 pub mod probe;
+#[cfg(feature = "processes")]
+pub mod processes;
 
 pub use clock::ManualClock;
 pub use faulty::{Call, Faults, Faulty};

@@ -253,12 +253,13 @@ async fn hear_news(shared: Arc<Shared>, stop: CancellationToken) {
     }
 }
 
-/// Tells other processes of commits in their partitions: coalesced, and outside of every transaction.
+/// Tells other processes of commits in their partitions: coalesced, and outside of every transaction. At the stop,
+/// too: a process that writes and ends at once would else be heard of by polling alone.
 async fn send_hints(shared: Arc<Shared>, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = shared.hints.notified() => {}
-            () = stop.cancelled() => return,
+            () = stop.cancelled() => {}
         }
         let partitions = std::mem::take(&mut *shared.hinted.lock());
         if !partitions.is_empty()
@@ -266,9 +267,12 @@ async fn send_hints(shared: Arc<Shared>, stop: CancellationToken) {
         {
             tracing::debug!(error = &error as &dyn std::error::Error, "a hint was not sent; its reader polls");
         }
+        if stop.is_cancelled() {
+            return;
+        }
         tokio::select! {
             () = sleep(HINT_EVERY) => {}
-            () = stop.cancelled() => return,
+            () = stop.cancelled() => {}
         }
     }
 }

@@ -213,7 +213,15 @@ impl Reader {
 
     async fn read_page(&mut self, active: PartitionSet, room: usize, found: &mut bool) -> Result<bool, StoreError> {
         let shared = self.shared.clone();
-        let after = shared.flight.lock().position().clone();
+        let after = {
+            let flight = shared.flight.lock();
+            // The lease was lost since this pass began. There is no position now, and what a store would make of none
+            // must not be kept: the next position would go on from its token.
+            if flight.owned.active().is_empty() {
+                return Ok(false);
+            }
+            flight.position().clone()
+        };
         let limit = room.min(shared.settings.page_size);
         let scan = Scan { partitions: active, after: &after, limit, skip_recent: shared.settings.skip_recent };
         let read = Read::begin(&shared.flight);

@@ -11,7 +11,7 @@ use crate::support::{MINUTE, Outbox, event, join, outcome, owner, run_in, settle
 const LAPSE: &str = "update outbox_instance set until = clock_timestamp() - interval '1 second' where id = 'old'";
 
 #[tokio::test]
-async fn an_expulsion_waits_for_the_settle_that_holds_the_lease() {
+async fn an_expulsion_comes_after_the_settle_that_holds_the_lease_and_waits_for_nobody() {
     let outbox = Arc::new(Outbox::new().await);
     owner(&outbox, "old").await;
     let new = join(&outbox, "new").await;
@@ -19,14 +19,10 @@ async fn an_expulsion_waits_for_the_settle_that_holds_the_lease() {
     let mut settling = outbox.session().await;
     run_in(&mut settling, "begin; select 1 from outbox_instance where id = 'old' for key share").await;
     outbox.run(LAPSE).await;
-    let expelling = tokio::spawn({
-        let (store, new) = (outbox.store.clone(), new.clone());
-        async move { store.expel(&new).await.unwrap() }
-    });
-    outbox.someone_waits().await;
+    assert_eq!(outbox.expel(&new).await.unwrap(), Some(Vec::new()));
     assert_eq!(outbox.number("select count(*) from outbox_partition where owner = 'old'").await, 256);
     run_in(&mut settling, "commit").await;
-    assert_eq!(expelling.await.unwrap(), Some(vec![NodeId::new("old")]));
+    assert_eq!(outbox.expel(&new).await.unwrap(), Some(vec![NodeId::new("old")]));
     assert_eq!(outbox.number("select count(*) from outbox_partition where owner is null").await, 256);
 }
 

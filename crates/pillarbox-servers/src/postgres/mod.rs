@@ -7,6 +7,8 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    thread,
+    time::{Duration, Instant},
 };
 
 pub use programs::Version;
@@ -83,8 +85,16 @@ impl Postgres {
 
     /// Starts the server that was stopped or killed, on the same port with the same data.
     pub fn start_again(&mut self) -> Result<(), Error> {
-        if self.server.is_none() {
-            self.server = Some(self.run()?);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.server.is_none() {
+            match self.run() {
+                Ok(server) => self.server = Some(server),
+                // The last of the processes that were killed with it have not quite gone yet.
+                Err(error) if error.to_string().contains("is still in use") && Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(50));
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }

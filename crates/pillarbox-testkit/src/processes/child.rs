@@ -1,9 +1,10 @@
-//! What the processes do: nodes, writers, and one that only holds a lock.
+//! What the processes do: nodes, writers, and whatever the application can.
 //!
-//! A process is this test binary again, with a task in its environment. Without one the test ends at once.
+//! A process is the test binary again, with a task in its environment. Without one the test ends at once.
 
 use std::{
     error::Error,
+    fmt::Write as _,
     io::Read as _,
     path::{Path, PathBuf},
     sync::{
@@ -16,20 +17,18 @@ use std::{
 use pillarbox_core::{
     Delivery, Event, Outbox, RetryPolicy,
     domain::EventBuilder,
-    engine::{Builder, mode::Delivers},
-    port::UpkeepStore as _,
+    engine::{Builder, Transaction, mode::Delivers},
+    port::{TransactStore as _, UpkeepStore as _},
 };
-use pillarbox_sqlite::{Options, SqliteStore};
 use serde_json::{Value, json};
-use sqlx::{Connection as _, SqliteConnection};
 
-use crate::ledger::Pen;
+use super::{Application, Failure, Pen, site::Connection};
 
 pub(crate) const TASK: &str = "PILLARBOX_TEST_TASK";
 const ROUTE: &str = "Placed";
 
-#[test]
-fn child() {
+/// Plays the role that the environment names.
+pub(crate) fn run<A: Application>() {
     let Ok(task) = std::env::var(TASK) else { return };
     // The other end of this pipe is the test's: when the test is gone, so is its process.
     std::thread::spawn(|| {
@@ -38,10 +37,28 @@ fn child() {
     });
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();
-    runtime.unwrap().block_on(Arc::new(Task::new(&task)).run());
+    runtime.unwrap().block_on(Arc::new(Task::new(&task)).run::<A>());
 }
 
-struct Task {
+/// What a process is to do, as JSON.
+///
+/// Every task has a `role`; a `name` and a `folder` are given to it, and a `url` unless it has one.
+///
+/// | role | what it does |
+/// |---|---|
+/// | `multi`, `single` | a node of this mode; `heartbeat`, `lease`, `poll`, `workers`, `max_starts` are its settings, `work` is how long a delivery takes; it writes, and leaves at the word `stop-NAME` |
+/// | `writer` | only writes |
+/// | `migrator` | says `ready`, and migrates at the word `go` |
+/// | another | what [`Application::play`] makes of it |
+///
+/// What is written: the orders of `once`, in the first life of the process; then `count` orders one by one until
+/// the word `stop-writing`, with a `pace`, on as many `keys`; at the last, `at` is a point to stand still at:
+/// `written`, `unconfirmed`, or `late`, which commits at the word `commit`. An order may say what its handler does
+/// `then`: `abort`, `block` or `wait`.
+///
+/// All numbers that are times are milliseconds.
+#[derive(Debug)]
+pub struct Task {
     given: Value,
     folder: PathBuf,
     pen: Pen,
@@ -55,42 +72,71 @@ impl Task {
         Self { given, folder, pen }
     }
 
-    async fn run(self: Arc<Self>) {
+    /// The task of the test itself.
+    pub(crate) fn of_test(folder: &Path) -> Self {
+        let pen = Pen::new(&folder.join("ledger"), "test");
+        Self { given: json!({ "name": "test" }), folder: folder.into(), pen }
+    }
+
+    /// A text of the task; empty if it has none of this name.
+    pub fn text(&self, name: &str) -> &str {
+        self.given[name].as_str().unwrap_or_default()
+    }
+
+    /// A time of the task.
+    pub fn millis(&self, name: &str) -> Option<Duration> {
+        self.given[name].as_u64().map(Duration::from_millis)
+    }
+
+    /// Where the process writes what it does.
+    pub fn pen(&self) -> &Pen {
+        &self.pen
+    }
+
+    /// Waits until the test says a word.
+    pub async fn wait_for(&self, word: &str) {
+        let word = self.folder.join(word);
+        while !word.exists() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    async fn run<A: Application>(self: Arc<Self>) {
         match self.text("role") {
             "multi" => {
                 let beat = self.millis("heartbeat").unwrap_or(Duration::from_millis(300));
-                let builder = Outbox::multi_node(self.store().await)
+                let builder = Outbox::multi_node(self.store::<A>().await)
                     .heartbeat(beat)
                     .rebalance_every(beat)
                     .stale_after(self.millis("lease").unwrap_or(Duration::from_secs(1)))
                     .node_name(self.text("name"));
-                self.clone().node(builder).await;
+                self.clone().node::<A, _>(builder).await;
             }
             // With the settings of the preset, unless the task says otherwise.
             "single" => {
-                let mut builder = Outbox::single_node(self.store().await);
+                let mut builder = Outbox::single_node(self.store::<A>().await);
                 if let Some(lease) = self.millis("lease") {
                     builder = builder.lease(lease);
                 }
-                self.clone().node(builder).await;
+                self.clone().node::<A, _>(builder).await;
             }
             "writer" => {
-                let outbox = Outbox::writer_only(self.store().await).start().await.unwrap();
-                self.write(&outbox).await;
+                let outbox = Outbox::writer_only(self.store::<A>().await).start().await.unwrap();
+                self.write::<A>(&outbox).await;
+                outbox.shutdown().await;
             }
             "migrator" => {
                 self.pen.word("ready", "-", 0);
-                wait_for(&self.folder.join("go")).await;
-                let store = self.store().await;
+                self.wait_for("go").await;
+                let store = self.store::<A>().await;
                 store.migrate().await.unwrap();
                 store.check().await.unwrap();
             }
-            "locker" => self.hold_the_lock().await,
-            other => panic!("no such role: {other}"),
+            _ => A::play(&self).await,
         }
     }
 
-    async fn node<M: Delivers>(self: Arc<Self>, builder: Builder<SqliteStore, M>) {
+    async fn node<A: Application, M: Delivers>(self: Arc<Self>, builder: Builder<A::Store, M>) {
         let stale = Stale::install();
         let task = self.clone();
         let mut builder = builder
@@ -106,12 +152,15 @@ impl Task {
         if let Some(workers) = self.given["workers"].as_u64() {
             builder = builder.workers(usize::try_from(workers).unwrap());
         }
+        if let Some(poll) = self.millis("poll") {
+            builder = builder.poll_interval(poll, poll);
+        }
         let outbox = builder.start().await.unwrap();
         self.pen.word("joined", "-", 0);
         let task = self.clone();
         tokio::spawn(async move { task.tell_stale(&stale).await });
-        self.write(&outbox).await;
-        wait_for(&self.folder.join(format!("stop-{}", self.text("name")))).await;
+        self.write::<A>(&outbox).await;
+        self.wait_for(&format!("stop-{}", self.text("name"))).await;
         outbox.shutdown().await;
         self.pen.word("left", "-", 0);
     }
@@ -144,30 +193,27 @@ impl Task {
                     }
                 });
             }
-            "wait" => wait_for(&self.folder.join("unblock")).await,
+            "wait" => self.wait_for("unblock").await,
             _ => tokio::time::sleep(self.millis("work").unwrap_or_default()).await,
         }
         self.pen.delivery("end", &delivery, number);
         Ok(())
     }
 
-    /// Writes what the task says: the orders of `once`, in the first life of the process; then `count` orders
-    /// one by one. At the last, `at` is a point to stand still at.
-    async fn write(&self, outbox: &Outbox<SqliteStore>) {
+    async fn write<A: Application>(&self, outbox: &Outbox<A::Store>) {
         if let Some(orders) = self.given["once"].as_array() {
-            self.place_once(outbox, orders).await.unwrap();
+            self.place_once::<A>(outbox, orders).await.unwrap();
             self.pen.word("wrote", "-", 0);
         }
         let keys = self.given["keys"].as_u64().unwrap_or(4);
         for n in 0..self.given["count"].as_u64().unwrap_or(0) {
             let key = (n % 3 != 0).then(|| format!("k{}", n % (keys + 1)));
             if n % 7 == 6 {
-                self.roll_back(outbox).await;
+                self.roll_back::<A>(outbox).await;
             }
             let pad = "x".repeat(usize::try_from(self.given["pad"].as_u64().unwrap_or(0)).unwrap());
-            if let Err(error) = self.place(outbox, json!({ "key": key, "pad": pad })).await {
-                let cause = error.source().map_or(String::new(), ToString::to_string);
-                eprintln!("refused: {error}: {cause}");
+            if let Err(error) = self.place::<A>(outbox, json!({ "key": key, "pad": pad })).await {
+                eprintln!("refused: {}", in_full(&*error));
                 self.pen.word("refused", "-", 0);
             }
             if self.folder.join("stop-writing").exists() {
@@ -179,112 +225,102 @@ impl Task {
             self.pen.word("wrote", "-", 0);
         }
         if let Some(at) = self.given["at"].as_str() {
-            self.stand_still(outbox, at).await;
+            self.stand_still::<A>(outbox, at).await;
         }
     }
 
     /// Orders and their events in one transaction, unless an earlier life of the process has committed them.
-    async fn place_once(&self, outbox: &Outbox<SqliteStore>, orders: &[Value]) -> Result<(), Box<dyn Error>> {
+    async fn place_once<A: Application>(&self, outbox: &Outbox<A::Store>, orders: &[Value]) -> Result<(), Failure> {
         let mut tx = outbox.begin().await?;
-        let once = sqlx::query("insert or ignore into lives (name) values (?)").bind(self.text("name").to_owned());
-        if once.execute(&mut *tx).await?.rows_affected() == 0 {
+        if !A::begin_life(&mut tx, self.text("name")).await? {
             return Ok(tx.rollback().await?);
         }
         for order in orders {
-            let (number, event) = self.order(&mut tx, order.clone()).await?;
-            let id = tx.write(event).await?.to_string();
-            self.name_event(&mut tx, number, &id).await?;
+            self.write_order::<A>(&mut tx, order.clone()).await?;
         }
         Ok(tx.commit().await?)
     }
 
     /// An order and its event, in one transaction.
-    async fn place(&self, outbox: &Outbox<SqliteStore>, order: Value) -> Result<(), Box<dyn Error>> {
+    async fn place<A: Application>(&self, outbox: &Outbox<A::Store>, order: Value) -> Result<(), Failure> {
         let mut tx = outbox.begin().await?;
-        let (number, event) = self.order(&mut tx, order).await?;
-        let id = tx.write(event).await?.to_string();
-        self.name_event(&mut tx, number, &id).await?;
-        tx.commit().await?;
-        self.pen.word("committed", &id, number);
+        let (id, number) = self.write_order::<A>(&mut tx, order).await?;
+        match tx.commit().await {
+            Ok(()) => self.pen.word("committed", &id, number),
+            Err(error) if error.is_outcome_unknown() => {
+                eprintln!("unknown: {}", in_full(&error));
+                self.pen.word("unknown", &id, number);
+            }
+            Err(error) => return Err(error.into()),
+        }
         Ok(())
     }
 
-    async fn roll_back(&self, outbox: &Outbox<SqliteStore>) {
+    async fn write_order<A: Application>(
+        &self,
+        tx: &mut Transaction<A::Store>,
+        order: Value,
+    ) -> Result<(String, i64), Failure> {
+        let (number, event) = order_of::<A>(tx, order).await?;
+        let id = tx.write(event).await?.to_string();
+        A::name_event(tx, number, &id).await?;
+        Ok((id, number))
+    }
+
+    async fn roll_back<A: Application>(&self, outbox: &Outbox<A::Store>) {
         let Ok(mut tx) = outbox.begin().await else { return };
-        let Ok((_, event)) = self.order(&mut tx, json!({})).await else { return };
+        let Ok((_, event)) = order_of::<A>(&mut tx, json!({})).await else { return };
         let _ = tx.write(event).await;
         let _ = tx.rollback().await;
     }
 
-    async fn order(
-        &self,
-        connection: &mut SqliteConnection,
-        mut order: Value,
-    ) -> Result<(i64, EventBuilder), sqlx::Error> {
-        let key = order["key"].as_str().map(str::to_owned);
-        let number: i64 = sqlx::query_scalar("insert into orders (event_key) values (?) returning number")
-            .bind(key.clone())
-            .fetch_one(connection)
-            .await?;
-        order["number"] = json!(number);
-        let event = Event::builder(ROUTE).json(&order);
-        Ok((number, if let Some(key) = key { event.key(key) } else { event }))
-    }
-
-    async fn name_event(&self, connection: &mut SqliteConnection, number: i64, id: &str) -> Result<(), sqlx::Error> {
-        let name = sqlx::query("update orders set event_id = ? where number = ?");
-        name.bind(id.to_owned()).bind(number).execute(connection).await.map(drop)
-    }
-
-    /// Stands still between the write and the commit, or between the commit and its confirmation.
-    async fn stand_still(&self, outbox: &Outbox<SqliteStore>, at: &str) {
-        let mut tx = outbox.store().pool().begin_with("begin immediate").await.unwrap();
-        let (number, event) = self.order(&mut tx, json!({ "key": self.given["key"] })).await.unwrap();
+    /// Stands still between the write and the commit, or between the commit and its confirmation, or is just late.
+    async fn stand_still<A: Application>(&self, outbox: &Outbox<A::Store>, at: &str) {
+        let store = outbox.store();
+        let mut tx = store.begin().await.unwrap();
+        let (number, event) = order_of::<A>(&mut tx, json!({ "key": self.given["key"] })).await.unwrap();
         let receipt = outbox.write(&mut tx, event).await.unwrap();
         let id = receipt.ids()[0].to_string();
-        self.name_event(&mut tx, number, &id).await.unwrap();
-        let _open = if at == "written" {
-            Some(tx)
-        } else {
-            tx.commit().await.unwrap();
-            None
-        };
-        self.pen.word(at, &id, number);
-        std::future::pending::<()>().await;
-        receipt.confirm();
-    }
-
-    async fn hold_the_lock(&self) {
-        let path = self.folder.join("shop.db");
-        let mut connection = SqliteConnection::connect(path.to_str().unwrap()).await.unwrap();
-        let tx = connection.begin_with("begin immediate").await.unwrap();
-        self.pen.word("locked", "-", 0);
-        wait_for(&self.folder.join("unlock")).await;
-        tx.rollback().await.unwrap();
-    }
-
-    async fn store(&self) -> SqliteStore {
-        let mut options = Options::new();
-        if let Some(timeout) = self.millis("busy_timeout") {
-            options = options.busy_timeout(timeout);
+        A::name_event(&mut tx, number, &id).await.unwrap();
+        let mut open = Some(tx);
+        if at == "unconfirmed" {
+            store.commit(open.take().unwrap()).await.unwrap();
         }
-        let path = self.folder.join(self.given["file"].as_str().unwrap_or("shop.db"));
-        options.open(path.to_str().unwrap()).await.unwrap()
+        self.pen.word(at, &id, number);
+        if at == "late" {
+            self.wait_for("commit").await;
+            store.commit(open.take().unwrap()).await.unwrap();
+            self.pen.word("committed", &id, number);
+            return receipt.confirm();
+        }
+        std::future::pending::<()>().await;
     }
 
-    fn text(&self, name: &str) -> &str {
-        self.given[name].as_str().unwrap_or_default()
-    }
-
-    fn millis(&self, name: &str) -> Option<Duration> {
-        self.given[name].as_u64().map(Duration::from_millis)
+    async fn store<A: Application>(&self) -> A::Store {
+        A::open(self.text("url"), self).await.unwrap()
     }
 }
 
-async fn wait_for(word: &Path) {
-    while !word.exists() {
-        tokio::time::sleep(Duration::from_millis(2)).await;
+async fn order_of<A: Application>(
+    connection: &mut Connection<A>,
+    mut order: Value,
+) -> Result<(i64, EventBuilder), Failure> {
+    let key = order["key"].as_str().map(str::to_owned);
+    let number = A::add_order(connection, key.as_deref()).await?;
+    order["number"] = json!(number);
+    let event = Event::builder(ROUTE).json(&order);
+    Ok((number, if let Some(key) = key { event.key(key) } else { event }))
+}
+
+/// An error and what caused it.
+fn in_full(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let _ = write!(text, ": {error}");
+        cause = error.source();
     }
+    text
 }
 
 /// Counts the outcomes that came too late; all other metrics go nowhere.

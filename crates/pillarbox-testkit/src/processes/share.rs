@@ -1,14 +1,12 @@
-//! Processes that come together on one file without a fault.
+//! Processes that come together on one database without a fault.
 
-use pillarbox_sqlite::VERSION;
 use serde_json::json;
 
-use crate::stage::{Process, Stage};
+use super::{Application as _, Process, Site, Stage};
 
 /// P9: `single_node` started three times by mistake, each with its own writes.
-#[test]
-fn three_single_nodes_on_one_file_deliver_each_event_once_and_in_order() {
-    let stage = Stage::new();
+pub fn three_single_nodes_on_one_database_deliver_each_event_once_and_in_order<S: Site>() {
+    let stage = Stage::<S>::new();
     let names = ["one", "two", "three"];
     // With pauses: SQLite's write lock knows no order among processes, and writers that never pause can keep a
     // node from it for longer than its lease. That is a fault, and repeats events.
@@ -32,20 +30,15 @@ fn three_single_nodes_on_one_file_deliver_each_event_once_and_in_order() {
     }
 }
 
-/// S3: eight processes find a file without tables.
-#[test]
-fn eight_processes_migrate_one_file_once() {
-    let stage = Stage::new();
-    let migrators = (0..8).map(|n| stage.start(&format!("m{n}"), json!({ "role": "migrator", "file": "fresh.db" })));
+/// S3: eight processes find a database without tables.
+pub fn eight_processes_migrate_one_database_once<S: Site>() {
+    let stage = Stage::<S>::bare();
+    let migrators = (0..8).map(|n| stage.start(&format!("m{n}"), json!({ "role": "migrator" })));
     let migrators: Vec<_> = migrators.collect();
     stage.until("all eight", |ledger| (ledger.of("ready").count() == 8).then_some(()));
     stage.say("go");
     for mut migrator in migrators {
         assert!(migrator.end(), "{migrator:?}");
     }
-    let applied = stage.runtime.block_on(async {
-        let store = pillarbox_sqlite::SqliteStore::open(stage.path("fresh.db").to_str().unwrap()).await.unwrap();
-        sqlx::query_scalar::<_, i64>("select count(*) from outbox_schema").fetch_one(store.pool()).await.unwrap()
-    });
-    assert_eq!(applied, VERSION);
+    assert_eq!(stage.number("select count(*) from outbox_schema"), S::App::VERSION);
 }

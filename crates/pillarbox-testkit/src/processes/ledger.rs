@@ -10,31 +10,37 @@ use std::{
 
 use pillarbox_core::domain::Delivery;
 
-use crate::stage::Order;
+use super::Order;
 
 /// One line. Lines are short and go out in one write, so they never mix.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub struct Line {
     /// `begin` and `end` of a handler, or another word.
-    pub(crate) what: String,
-    pub(crate) node: String,
+    pub what: String,
+    /// Which process.
+    pub node: String,
     /// Microseconds since 1970.
-    pub(crate) at: u128,
-    pub(crate) epoch: i64,
-    pub(crate) partition: u8,
-    pub(crate) id: String,
-    pub(crate) key: Option<String>,
-    /// The number of the order, in the order of the commits.
-    pub(crate) order: i64,
+    pub at: u128,
+    /// The fencing token of a delivery.
+    pub epoch: i64,
+    /// The partition of a delivery.
+    pub partition: u8,
+    /// The id of the event.
+    pub id: String,
+    /// The key of the event.
+    pub key: Option<String>,
+    /// The number of the order.
+    pub order: i64,
 }
 
-pub(crate) fn now() -> u128 {
+/// Microseconds since 1970.
+pub fn now() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros()
 }
 
 /// The pen of one process.
 #[derive(Debug)]
-pub(crate) struct Pen {
+pub struct Pen {
     file: File,
     node: String,
 }
@@ -45,26 +51,28 @@ impl Pen {
         Self { file, node: node.into() }
     }
 
-    pub(crate) fn delivery(&self, what: &str, delivery: &Delivery, order: i64) {
+    /// A line about a delivery.
+    pub fn delivery(&self, what: &str, delivery: &Delivery, order: i64) {
         let event = delivery.event();
         let (epoch, partition) = (delivery.fencing_token().0, delivery.record().partition.0);
         let key = event.key().map_or("-", |key| key.as_str());
         self.line(&format!("{what} {} {} {epoch} {partition} {} {key} {order}\n", self.node, now(), event.id()));
     }
 
-    pub(crate) fn word(&self, what: &str, id: &str, order: i64) {
+    /// A line about something else.
+    pub fn word(&self, what: &str, id: &str, order: i64) {
         self.line(&format!("{what} {} {} 0 0 {id} - {order}\n", self.node, now()));
     }
 
     fn line(&self, text: &str) {
+        // What was given to the operating system outlives the process, by whatever death.
         (&self.file).write_all(text.as_bytes()).unwrap();
-        self.file.sync_data().unwrap();
     }
 }
 
 /// What the processes have written so far.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ledger(pub(crate) Vec<Line>);
+pub struct Ledger(Vec<Line>);
 
 impl Ledger {
     pub(crate) fn read(path: &Path) -> Self {
@@ -74,16 +82,18 @@ impl Ledger {
         Self(whole.lines().map(parse).collect())
     }
 
-    pub(crate) fn of<'a>(&'a self, what: &'a str) -> impl Iterator<Item = &'a Line> {
+    /// The lines with this word.
+    pub fn of<'a>(&'a self, what: &'a str) -> impl Iterator<Item = &'a Line> {
         self.0.iter().filter(move |line| line.what == what)
     }
 
-    pub(crate) fn count(&self, what: &str, node: &str) -> usize {
+    /// How often a process wrote this word.
+    pub fn count(&self, what: &str, node: &str) -> usize {
         self.of(what).filter(|line| line.node == node).count()
     }
 
     /// The events whose handler came to its end, and how often.
-    pub(crate) fn delivered(&self) -> HashMap<&str, usize> {
+    pub fn delivered(&self) -> HashMap<&str, usize> {
         let mut delivered = HashMap::new();
         for line in self.of("end") {
             *delivered.entry(line.id.as_str()).or_default() += 1;
@@ -92,7 +102,7 @@ impl Ledger {
     }
 
     /// Delivered is what was committed, and nothing else.
-    pub(crate) fn assert_delivered_is(&self, committed: &[Order]) {
+    pub fn assert_delivered_is(&self, committed: &[Order]) {
         let delivered = self.delivered();
         for order in committed {
             assert!(delivered.contains_key(order.id.as_str()), "lost: {order:?}");
@@ -103,7 +113,21 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn assert_each_once(&self) {
+    /// What a writer was told to be committed is in the application's table.
+    pub fn assert_commits_are_in(&self, committed: &[Order]) {
+        let ids: HashSet<_> = committed.iter().map(|order| order.id.as_str()).collect();
+        for line in self.of("committed") {
+            assert!(ids.contains(line.id.as_str()), "{line:?} is not in the table");
+        }
+    }
+
+    /// How many deliveries were repeats.
+    pub fn repeats(&self) -> usize {
+        self.of("end").count() - self.delivered().len()
+    }
+
+    /// No handler began or ended twice for one event.
+    pub fn assert_each_once(&self) {
         for what in ["begin", "end"] {
             let mut seen = HashSet::new();
             for line in self.of(what) {
@@ -114,7 +138,7 @@ impl Ledger {
 
     /// An event of a key begins only when all before it have come to an end: what comes later than that is
     /// the repeat of something old.
-    pub(crate) fn assert_in_order_per_key(&self, committed: &[Order]) {
+    pub fn assert_in_order_per_key(&self, committed: &[Order]) {
         let mut ended: HashSet<&str> = HashSet::new();
         let mut of_key: HashMap<&str, Vec<&Order>> = HashMap::new();
         for order in committed {
