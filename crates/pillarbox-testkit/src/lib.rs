@@ -7,9 +7,11 @@
 //! - [`Probe`] records deliveries, waits for them, and plays handlers that fail, panic or hang.
 //! - `servers`, with the feature of this name: real database servers, and a proxy that breaks connections.
 //! - [`conformance`](mod@conformance) is the exam: a backend runs it with one line.
+//! - [`driver`](mod@driver) is the exam of a driver, whose transactions events are written in.
 
 mod clock;
 pub mod conformance;
+pub mod driver;
 mod faulty;
 mod gate;
 pub mod memory;
