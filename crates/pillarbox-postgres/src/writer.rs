@@ -238,7 +238,7 @@ fn chunk_len(rows: &[NewRow]) -> usize {
 /// The values of the inserts: of one row as they are, of many as arrays.
 fn columns(rows: &[NewRow]) -> Vec<Value<'_>> {
     let text = |of: fn(&Event) -> Option<Cow<'_, str>>| column(rows, Value::Text, Value::TextArray, of);
-    let time = |of| column(rows, Value::Timestamptz, Value::TimestamptzArray, of);
+    let time = |of: fn(&Event) -> Option<Timestamp>| column(rows, Value::Timestamptz, Value::TimestamptzArray, of);
     let partition = match rows {
         [row] => Value::SmallInt(row.partition.0.into()),
         rows => Value::SmallIntArray(rows.iter().map(|row| row.partition.0.into()).collect()),
@@ -257,8 +257,8 @@ fn columns(rows: &[NewRow]) -> Vec<Value<'_>> {
         text(|event| {
             Some(event.headers()).filter(|headers| !headers.is_empty()).map(|headers| headers.to_json().into())
         }),
-        time(|event: &Event| Some(event.occurred_at())),
-        time(|event: &Event| event.available_at()),
+        time(|event| Some(event.occurred_at())),
+        time(Event::available_at),
         column(rows, Value::BigInt, Value::BigIntArray, |event| event.deliver_after().map(micros)),
     ]
 }
