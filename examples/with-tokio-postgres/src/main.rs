@@ -24,7 +24,7 @@ async fn main() -> Result<(), Failure> {
             async move {
                 let order: serde_json::Value = delivery.event().payload().to()?;
                 println!("shipping {order}");
-                told.send(delivery.id()).map_err(HandlerError::from)
+                told.send(delivery.event().id()).map_err(HandlerError::from)
             }
         })
         .start()
