@@ -114,6 +114,12 @@ pub(crate) fn environment() -> Vec<(&'static str, String)> {
     locked(|running| running.iter().map(|it| (it.which.variable(), it.url.clone())).collect())
 }
 
+/// The URL of a server that was started, here or elsewhere.
+pub(crate) fn url(which: Shared) -> Option<String> {
+    let here = environment().into_iter().find(|(name, _)| *name == which.variable()).map(|(_, url)| url);
+    here.or_else(|| std::env::var(which.variable()).ok())
+}
+
 fn add(which: Shared, url: String, server: impl Send + 'static) {
     locked(|running| running.push(Running { which, url, _server: Box::new(server) }));
 }

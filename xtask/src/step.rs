@@ -3,7 +3,9 @@
 use std::{
     env,
     ffi::OsString,
-    fmt, process,
+    fmt,
+    path::{Path, PathBuf},
+    process,
     time::{Duration, Instant},
 };
 
@@ -35,14 +37,22 @@ pub(crate) enum Quiet {
 /// A command line, run in the root of the checkout.
 #[derive(Clone, Debug)]
 pub(crate) struct Command {
-    env: Vec<(&'static str, &'static str)>,
+    // Cargo, if none is named.
+    program: Option<PathBuf>,
+    env: Vec<(&'static str, String)>,
     args: Vec<String>,
 }
 
 impl Command {
     /// `cargo` with these arguments.
     pub(crate) fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Self {
-        Self { env: Vec::new(), args: args.into_iter().map(str::to_owned).collect() }
+        Self { program: None, env: Vec::new(), args: args.into_iter().map(str::to_owned).collect() }
+    }
+
+    /// A program that this build made, by its path beside this one.
+    pub(crate) fn built(path: impl AsRef<Path>) -> Self {
+        let folder = env::current_exe().ok().and_then(|own| own.parent().map(Path::to_path_buf)).unwrap_or_default();
+        Self { program: Some(folder.join(path)), env: Vec::new(), args: Vec::new() }
     }
 
     /// Adds arguments.
@@ -52,8 +62,8 @@ impl Command {
     }
 
     /// Sets a variable of the environment.
-    pub(crate) fn env(mut self, name: &'static str, value: &'static str) -> Self {
-        self.env.push((name, value));
+    pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.env.push((name, value.into()));
         self
     }
 
@@ -92,12 +102,12 @@ impl Command {
 
     fn process(&self) -> process::Command {
         // Cargo names itself here, so that the toolchain in use stays in use.
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-        let mut process = process::Command::new(cargo);
+        let cargo = || env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+        let mut process = process::Command::new(self.program.clone().map_or_else(cargo, Into::into));
         process
             .args(&self.args)
             .envs(servers::environment())
-            .envs(self.env.iter().copied())
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .current_dir(workspace::root());
         // `cargo run` tells this program about its own package. Handed on, it would make build scripts that
         // look at these variables run again.
@@ -126,7 +136,10 @@ impl fmt::Display for Command {
             let quote = if value.contains(' ') { "'" } else { "" };
             write!(f, "{name}={quote}{value}{quote} ")?;
         }
-        f.write_str("cargo")?;
+        match &self.program {
+            Some(program) => write!(f, "{}", program.display())?,
+            None => f.write_str("cargo")?,
+        }
         for arg in &self.args {
             let quote = if arg.contains(' ') { "'" } else { "" };
             write!(f, " {quote}{arg}{quote}")?;

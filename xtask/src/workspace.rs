@@ -56,3 +56,31 @@ pub(crate) fn package(folder: &Path) -> Option<String> {
 pub(crate) fn has_tool(name: &str) -> bool {
     crate::step::Command::cargo([name, "--version"]).quiet() == Quiet::Passed
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::step::Command;
+
+    /// W7. What a person takes for one driver must not bring another one. diesel-async is made of tokio-postgres, so
+    /// that one comes with it.
+    #[test]
+    fn no_driver_pulls_another_in() {
+        let crates = ["pillarbox-sea-orm", "pillarbox-diesel", "pillarbox-tokio-postgres"];
+        for (package, own) in [
+            ("pillarbox-sea-orm", &["sea-orm"][..]),
+            ("pillarbox-diesel", &["diesel", "diesel-async", "tokio-postgres"]),
+            ("pillarbox-tokio-postgres", &["tokio-postgres"]),
+            ("pillarbox-postgres", &[]),
+            ("pillarbox", &[]),
+        ] {
+            let tree = ["tree", "--package", package, "--edges", "normal", "--prefix", "none", "--all-features"];
+            let tree = Command::cargo(tree).output().unwrap();
+            let pulled: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+            assert!(own.iter().all(|name| pulled.contains(name)), "{package}: {tree}");
+            let drivers = ["sea-orm", "diesel", "diesel-async", "tokio-postgres"].iter().chain(&crates);
+            for other in drivers.filter(|name| **name != package && !own.contains(name)) {
+                assert!(!pulled.contains(other), "{package} pulls {other} in");
+            }
+        }
+    }
+}

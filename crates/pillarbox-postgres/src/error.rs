@@ -2,6 +2,9 @@
 
 use pillarbox_core::port::{StoreError, StoreErrorKind};
 
+pub(crate) const BROKEN: &str = "the connection to the database broke";
+pub(crate) const MISUNDERSTOOD: &str = "the database's answer can't be understood";
+
 /// An error of a statement, a begin or a connect.
 pub(crate) fn of(error: sqlx::Error) -> StoreError {
     let (kind, message) = judge(&error);
@@ -45,7 +48,7 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
         | sqlx::Error::WorkerCrashed
         | sqlx::Error::BeginFailed
         | sqlx::Error::Protocol(_)
-        | sqlx::Error::InvalidSavePointStatement => (Unavailable, "the connection to the database broke"),
+        | sqlx::Error::InvalidSavePointStatement => (Unavailable, BROKEN),
         sqlx::Error::Tls(_) => {
             (Unavailable, "no TLS connection could be made: check `sslmode` and `sslrootcert` in the database URL")
         }
@@ -53,12 +56,12 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
             Rejected,
             "the database URL can't be understood: use `postgres://user:password@host:port/database?sslmode=...`",
         ),
-        _ => (Rejected, "the database's answer can't be understood"),
+        _ => (Rejected, MISUNDERSTOOD),
     }
 }
 
 /// By SQLSTATE: its first two characters are the class.
-fn of_state(state: &str, message: &str) -> (StoreErrorKind, &'static str) {
+pub(crate) fn of_state(state: &str, message: &str) -> (StoreErrorKind, &'static str) {
     use StoreErrorKind::{Conflict, Rejected, Schema, Unavailable};
 
     match (state.get(..2).unwrap_or_default(), state) {

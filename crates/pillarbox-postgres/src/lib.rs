@@ -30,6 +30,10 @@
 //! [`Options::behind_pooler`], or with `pillarbox_pooler=transaction` in the URL. Then nothing is prepared, each
 //! statement has a transaction around it, and other processes are found by polling alone.
 //!
+//! # Other drivers
+//! Events go into transactions of `sqlx` as they are, and into those of tokio-postgres, SeaORM and diesel-async by the
+//! crates `pillarbox-tokio-postgres`, `pillarbox-sea-orm` and `pillarbox-diesel`. [`writer`] is for yet others.
+//!
 //! # Other languages
 //! An event is a row. In psql, or from any language, in the transaction that changes the data:
 //!
@@ -57,6 +61,7 @@ mod transaction;
 mod upkeep;
 mod wake;
 mod write;
+pub mod writer;
 
 pub use migrate::VERSION;
 pub use store::{Options, PostgresStore};

@@ -11,6 +11,8 @@ use sqlx::{
     postgres::{PgArgumentBuffer, PgHasArrayType, PgRow, PgTypeInfo, PgValueRef, types::Oid},
 };
 
+use crate::writer::{EPOCH, since_2000};
+
 /// What a read asks for, in the order of the ordinals below.
 pub(crate) const COLUMNS: &str = "seq, partition, event_key, event_id, event_type, aggregate_type, aggregate_id, \
      tenant_id, content_type, payload, payload_bytes, headers, attempts, starts, progress, occurred_at, created_at";
@@ -157,14 +159,9 @@ pub(crate) fn hold(row: &PgRow) -> Result<Hold, sqlx::Error> {
     })
 }
 
-/// A `timestamptz`, which counts microseconds from 2000 on. Times that PostgreSQL can't hold become its farthest.
+/// A `timestamptz`, which counts microseconds from 2000 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Time(pub(crate) Timestamp);
-
-/// 2000-01-01 in microseconds since 1970.
-const EPOCH: i64 = 946_684_800_000_000;
-/// 4714-11-24 BC, and the last microsecond of the year 294276.
-const FARTHEST: (i64, i64) = (-211_813_488_000_000_000, 9_223_371_331_199_999_999);
 
 impl Type<Postgres> for Time {
     fn type_info() -> PgTypeInfo {
@@ -184,8 +181,7 @@ impl PgHasArrayType for Time {
 
 impl Encode<'_, Postgres> for Time {
     fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
-        let micros = self.0.as_micros().saturating_sub(EPOCH).clamp(FARTHEST.0, FARTHEST.1);
-        Encode::<Postgres>::encode(micros, buffer)
+        Encode::<Postgres>::encode(since_2000(self.0), buffer)
     }
 }
 

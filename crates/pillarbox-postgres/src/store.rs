@@ -11,7 +11,7 @@ use sqlx::{
 
 use crate::{
     admin::AdminSql, connection::Line, error, own::OwnSql, read::ReadSql, settle::SettleSql, tables::Names,
-    upkeep::UpkeepSql, wake::Listening, write::WriteSql,
+    upkeep::UpkeepSql, wake::Listening, writer::WriteSql,
 };
 
 /// An outbox in a PostgreSQL database. Cheap to clone.

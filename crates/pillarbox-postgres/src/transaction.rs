@@ -2,11 +2,13 @@
 
 use std::ops::{Deref, DerefMut};
 
-use pillarbox_core::domain::{EventId, Seq};
-use pillarbox_core::port::{BoxFuture, NewKey, NewRow, StoreError, TransactStore, WriteStore};
+use pillarbox_core::port::{BoxFuture, StoreError, TransactStore};
 use sqlx::{PgConnection, Postgres, Transaction};
 
-use crate::{PostgresStore, error};
+use crate::{
+    PostgresStore, error,
+    writer::{InTransaction, Statement, Value},
+};
 
 /// Commits, or fails. PostgreSQL answers a bare `commit` after a failed statement with a rollback and no error, so that
 /// an event could be delivered whose transaction is not in effect: something that fails then goes first. The driver
@@ -36,34 +38,24 @@ impl DerefMut for PostgresTransaction {
     }
 }
 
-impl WriteStore<PostgresTransaction> for PostgresStore {
-    fn insert<'a>(
-        &'a self,
-        tx: &'a mut PostgresTransaction,
-        rows: &'a [NewRow],
-    ) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
-        Box::pin(async move {
-            let seqs = self.insert(tx.by_us(), rows).await?;
-            // In a transaction that has failed, this would have, too.
-            tx.doubtful &= rows.is_empty();
-            Ok(seqs)
-        })
-    }
-
-    fn enter_keys<'a>(
-        &'a self,
-        tx: &'a mut PostgresTransaction,
-        keys: &'a [NewKey<'a>],
-    ) -> BoxFuture<'a, Result<Vec<Option<EventId>>, StoreError>> {
-        Box::pin(async move { self.enter_keys(tx.by_us(), keys).await })
-    }
-}
-
-impl PostgresTransaction {
-    /// For a statement of ours: until it has succeeded, what comes of it is in doubt.
-    fn by_us(&mut self) -> &mut Transaction<'static, Postgres> {
+impl InTransaction for PostgresTransaction {
+    async fn numbers(&mut self, statement: Statement<'_>, values: Vec<Value<'_>>) -> Result<Vec<i64>, StoreError> {
+        // Until it has succeeded; in a transaction that has failed, this fails too.
         self.doubtful = true;
-        &mut self.tx
+        let numbers = self.tx.numbers(statement, values).await?;
+        self.doubtful = false;
+        Ok(numbers)
+    }
+
+    async fn pairs(
+        &mut self,
+        statement: Statement<'_>,
+        values: Vec<Value<'_>>,
+    ) -> Result<Vec<(String, String)>, StoreError> {
+        self.doubtful = true;
+        let pairs = self.tx.pairs(statement, values).await?;
+        self.doubtful = false;
+        Ok(pairs)
     }
 }
 

@@ -8,9 +8,11 @@
 //! - `servers`, with the feature of this name: real database servers, and a proxy that breaks connections.
 //! - `processes`, with the feature of this name: several processes on one database, and what ends them.
 //! - [`conformance`](mod@conformance) is the exam: a backend runs it with one line.
+//! - [`driver`](mod@driver) is the exam of a driver, whose transactions events are written in.
 
 mod clock;
 pub mod conformance;
+pub mod driver;
 mod faulty;
 mod gate;
 pub mod memory;

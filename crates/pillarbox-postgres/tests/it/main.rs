@@ -5,6 +5,7 @@
 mod broken;
 mod conformance;
 mod cost;
+mod driver;
 mod fence;
 mod late;
 mod schema;

@@ -1,0 +1,60 @@
+//! Orders and their events in the same transactions, which are those of sqlx:
+//! `DATABASE_URL=postgres://user:password@localhost/shop cargo run -p with-sqlx`.
+
+use pillarbox::prelude::*;
+use sqlx::PgPool;
+use tokio::sync::mpsc;
+
+const TABLE: &str = "create table if not exists example_order (id bigint generated always as identity primary key, \
+     item text not null)";
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let url = std::env::var("DATABASE_URL")
+        .map_err(|_| "set DATABASE_URL, such as postgres://user:password@localhost/shop")?;
+    let pool = PgPool::connect(&url).await?;
+    sqlx::query(TABLE).execute(&pool).await?;
+
+    let (told, mut shipped) = mpsc::unbounded_channel();
+    let outbox = Outbox::single_node(PostgresStore::open(&url)?)
+        .handle(("Order", "OrderPlaced"), move |delivery: Delivery| {
+            let told = told.clone();
+            async move {
+                let order: serde_json::Value = delivery.event().payload().to()?;
+                println!("shipping {order}");
+                told.send(delivery.event().id()).map_err(HandlerError::from)
+            }
+        })
+        .start()
+        .await?;
+
+    let insert = "insert into example_order (item) values ($1) returning id";
+    let mut tx = pool.begin().await?;
+    let order: i64 = sqlx::query_scalar(insert).bind("tea").fetch_one(&mut *tx).await?;
+    let receipt = outbox.write(&mut tx, placed(order, "tea")).await?;
+    tx.commit().await?;
+    let id = receipt.ids()[0];
+    receipt.confirm();
+
+    let mut tx = pool.begin().await?;
+    let order: i64 = sqlx::query_scalar(insert).bind("nothing").fetch_one(&mut *tx).await?;
+    outbox.write(&mut tx, placed(order, "nothing")).await?.rolled_back();
+    tx.rollback().await?;
+
+    // The reader finds what was committed; what was rolled back is nowhere.
+    while shipped.recv().await.ok_or("the handler is gone")? != id {}
+    let lost: i64 =
+        sqlx::query_scalar("select count(*) from example_order where item = 'nothing'").fetch_one(&pool).await?;
+    assert_eq!(lost, 0, "an order that was rolled back is there");
+    println!("no order of what was rolled back");
+
+    outbox.shutdown().await;
+    Ok(())
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+fn placed(order: i64, item: &str) -> Event {
+    let event = Event::builder("OrderPlaced").aggregate("Order", order.to_string()).key(order.to_string());
+    event.json(&serde_json::json!({ "order": order, "item": item })).build().expect("a valid event")
+}
