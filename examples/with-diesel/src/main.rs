@@ -65,8 +65,11 @@ fn placed(order: i64, item: &str) -> Event {
 }
 
 diesel::table! {
+    /// The orders.
     example_order (id) {
+        /// Given by the database.
         id -> BigInt,
+        /// What was ordered.
         item -> Text,
     }
 }
