@@ -24,7 +24,7 @@ const TRANSACTION: usize = 100;
 /// Runs in one database, one after the other: the first warms up, so that the others touch pages which were
 /// changed since the last checkpoint, and no full pages are logged.
 const RUNS: usize = 4;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// One process writes transactions of 100, another outbox delivers and deletes at the same time.
 pub(crate) async fn run<B: Server>(bed: &B, sizes: &Sizes, report: &mut Report) -> Result<()> {

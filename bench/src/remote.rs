@@ -28,7 +28,7 @@ use crate::{
 
 /// A moderate rate, in events a second: far below what a connection commits, so that each event is waited for.
 const RATE: f64 = 100.0;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Latencies and commits of one round in milliseconds: p50 and p99.
 #[derive(Clone, Copy, Debug)]

@@ -18,14 +18,14 @@ pub(crate) fn of(error: Error) -> StoreError {
         | Error::BrokenTransactionManager => writer::broken(error),
         Error::DatabaseError(kind, details) => {
             let message = details.message().to_owned();
-            writer::refused(state(kind, &message), &message, error)
+            writer::refused(state(*kind, &message), &message, error)
         }
         _ => writer::misunderstood(error),
     }
 }
 
 /// Diesel keeps a kind instead of the SQLSTATE. Where it has none the words decide, as far as they are English.
-fn state(kind: &DatabaseErrorKind, message: &str) -> &'static str {
+fn state(kind: DatabaseErrorKind, message: &str) -> &'static str {
     match kind {
         DatabaseErrorKind::UniqueViolation => "23505",
         DatabaseErrorKind::SerializationFailure => "40001",

@@ -44,7 +44,7 @@ async fn main() -> Result<(), Failure> {
         // An error rolls back.
         Err::<(), Failure>("out of stock".into())
     });
-    println!("rolled back: {}", failed.await.unwrap_err());
+    println!("rolled back: {}", failed.await.expect_err("the transaction fails"));
 
     // The reader finds what was committed; what was rolled back is nowhere.
     while shipped.recv().await.ok_or("the handler is gone")? != id {}

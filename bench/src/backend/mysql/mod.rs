@@ -181,7 +181,7 @@ impl Server for Bed {
         let mut connection = connect(&database.url).await?;
         match hold {
             Hold::Snapshot => {
-                run(&mut connection, "start transaction with consistent snapshot, read only".into()).await?
+                run(&mut connection, "start transaction with consistent snapshot, read only".into()).await?;
             }
             Hold::Writer => {
                 run(&mut connection, "create table bench_business (id bigint) engine = InnoDB".into()).await?;

@@ -96,7 +96,7 @@ impl Served for Shared {
                 "begin; create table held (n int); insert into held values (1); select pg_current_xact_id()"
             }
         };
-        Box::new(Open::new(self.url(), begin))
+        Box::new(Open::new(&self.url(), begin))
     }
 }
 
@@ -107,10 +107,10 @@ struct Open {
 }
 
 impl Open {
-    fn new(url: String, begin: &'static str) -> Self {
+    fn new(url: &str, begin: &'static str) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let connection = runtime.block_on(async {
-            let mut connection = PgConnection::connect(&url).await.unwrap();
+            let mut connection = PgConnection::connect(url).await.unwrap();
             connection.execute(sqlx::raw_sql(begin)).await.unwrap();
             connection
         });
