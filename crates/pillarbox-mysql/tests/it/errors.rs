@@ -2,11 +2,11 @@
 
 use std::{error::Error as _, time::Duration};
 
-use pillarbox_core::domain::PartitionSet;
 use pillarbox_core::port::{
-    AdminStore as _, Batch, Candidate, OwnStore as _, Position, ReadStore as _, Scan, Settled, StoreError,
+    AdminStore as _, Batch, Candidate, NewKey, OwnStore as _, Position, ReadStore as _, Scan, Settled, StoreError,
     StoreErrorKind, TransactStore as _, UpkeepStore as _, WriteStore as _,
 };
+use pillarbox_core::{domain::PartitionSet, new_id};
 use pillarbox_mysql::{MySqlStore, Options};
 use pillarbox_testkit::servers::Shared;
 use sqlx::{Executor as _, MySqlConnection, MySqlPool, Row as _};
@@ -73,15 +73,15 @@ async fn a_connection_lost_in_the_commit_leaves_the_outcome_unknown(server: Shar
 
 async fn a_lock_held_for_too_long_is_a_conflict(server: Shared) {
     let outbox = Outbox::new(server).await;
-    outbox.run("insert into outbox_dedup (dedup_key, event_id, expires_at) values ('k', 'x', now())").await;
     let mut holder = outbox.session().await;
     holder.execute("start transaction").await.unwrap();
-    holder.execute("select * from outbox_instance for update").await.unwrap();
-    holder.execute("insert into outbox_event (event_type, payload, seq) values ('a', '1', 1)").await.unwrap();
+    let entered = "insert into outbox_dedup (dedup_key, event_id, expires_at, entered_by) values ('k', 'x', now(), 1)";
+    holder.execute(entered).await.unwrap();
     let mut tx = outbox.begin().await.unwrap();
     tx.execute("set session innodb_lock_wait_timeout = 1").await.unwrap();
-    let waits = tx.execute("insert into outbox_event (event_type, payload, seq) values ('a', '1', 1)").await;
-    assert!(waits.is_err());
+    let key = NewKey { key: "k", window: Duration::from_mins(1), id: new_id() };
+    let error = outbox.enter_keys(&mut tx, &[key]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error:?}");
     // The server rolls back the statement alone: the transaction is its owner's to end.
     outbox.insert(&mut tx, &[new_row(event())]).await.unwrap();
     outbox.rollback(tx).await.unwrap();

@@ -95,7 +95,7 @@ async fn writers_go_on_while_what_is_settled_is_purged() {
 }
 
 fn retry() -> Change {
-    Change::Retry { attempts: 1, after: Duration::from_secs(60), error: None, progress: None }
+    Change::Retry { attempts: 1, after: Duration::from_mins(1), error: None, progress: None }
 }
 
 fn outcome(seq: Seq, epoch: Epoch, change: Change) -> Settlement {

@@ -106,7 +106,7 @@ impl Served for Shared {
             }
             Held::Writer => "create table held (n int primary key); start transaction; insert into held values (1)",
         };
-        Box::new(Open::new(self.url(), begin))
+        Box::new(Open::new(&self.url(), begin))
     }
 }
 
@@ -117,10 +117,10 @@ struct Open {
 }
 
 impl Open {
-    fn new(url: String, begin: &'static str) -> Self {
+    fn new(url: &str, begin: &'static str) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let connection = runtime.block_on(async {
-            let mut connection = MySqlConnection::connect(&url).await.unwrap();
+            let mut connection = MySqlConnection::connect(url).await.unwrap();
             connection.execute(sqlx::raw_sql(begin)).await.unwrap();
             connection
         });
