@@ -6,7 +6,7 @@ use std::mem;
 const DONE: &[u8] = b"C\0\0\0\x0bCOMMIT\0";
 
 /// Longer than what must be seen together to know a request for a commit.
-const TAIL: usize = 16;
+const TAIL: usize = 64;
 
 /// Whose commit it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +44,19 @@ fn protocol(before: &[u8]) -> Option<Protocol> {
         [.., b'Q', 0, 0, 0, 11..=13] => Some(Protocol::Postgres),
         // The length, the number of the packet, and COM_QUERY.
         [.., 7..=9, 0, 0, 0, 3] => Some(Protocol::MySql),
+        // After other statements in one simple query: `select 1; commit`.
+        [.., b';', b' '] => is_begun_simple_query(before).then_some(Protocol::Postgres),
         _ => None,
     }
+}
+
+/// Whether the text that these bytes end with is the begin of a short simple query of PostgreSQL.
+fn is_begun_simple_query(before: &[u8]) -> bool {
+    before.windows(5).enumerate().any(|(at, head)| {
+        let text = &before[at + head.len()..];
+        matches!(head, [b'Q', 0, 0, 0, length] if usize::from(*length) > text.len())
+            && text.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ')
+    })
 }
 
 /// What PostgreSQL answers.
@@ -84,10 +95,11 @@ mod tests {
 
     #[test]
     fn a_commit_is_known_by_its_frame_and_not_by_its_letters() {
-        let cases: [(&[u8], Option<Protocol>); 7] = [
+        let cases: [(&[u8], Option<Protocol>); 8] = [
             (b"Q\0\0\0\x0bCOMMIT\0", Some(Protocol::Postgres)),
             (b"Q\0\0\0\x0ccommit;\0", Some(Protocol::Postgres)),
             (b"Q\0\0\0\x0aBEGIN\0Q\0\0\0\x0bCOMMIT\0", Some(Protocol::Postgres)),
+            (b"Q\0\0\0\x1cselect 1; commit; begin\0", Some(Protocol::Postgres)),
             (b"\x07\0\0\0\x03COMMIT", Some(Protocol::MySql)),
             (b"Q\0\0\0\x1eselect committed_at from t\0", None),
             (b"\x1a\0\0\0\x03select committed_at from t", None),
