@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 
 use super::{
     Backend,
-    scene::{LONG, Owner, Scene, build, event, joining, keyed, new_row},
+    scene::{LONG, Owner, Scene, build, event, joining, keyed, new_row, seqs},
 };
 
 const WRITERS: u64 = 4;
@@ -63,6 +63,8 @@ pub async fn every_event_of_racing_writers_is_read_once_and_in_order_per_key<B: 
     let read = async {
         let mut position = Position::START;
         let mut seen: Vec<(Seq, Option<Key>)> = Vec::new();
+        // What a store said on the way, for the day on which a number is missing.
+        let mut pages: Vec<(Vec<Seq>, Position)> = Vec::new();
         loop {
             let last = writing.get() == 0;
             let page = scene.page(&position).await;
@@ -70,6 +72,7 @@ pub async fn every_event_of_racing_writers_is_read_once_and_in_order_per_key<B: 
             let empty = page.rows.is_empty();
             seen.extend(page.rows.iter().map(|row| (row.seq(), row.key().cloned())));
             position = page.position;
+            pages.push((seqs(&page.rows), position.clone()));
             let batch = Batch {
                 outcomes: page.rows.iter().map(|row| done(&owner, row)).collect(),
                 mark: Some(position.mark),
@@ -77,16 +80,17 @@ pub async fn every_event_of_racing_writers_is_read_once_and_in_order_per_key<B: 
             };
             assert_eq!(scene.settle_batch(&owner, &batch).await, Settled::Applied { stale: 0 });
             if last && empty {
-                return seen;
+                return (seen, pages);
             }
         }
     };
     let writers = join_all((0..WRITERS).map(write));
-    let (_, seen) = tokio::join!(writers, read);
+    let (_, (seen, pages)) = tokio::join!(writers, read);
 
     let mut numbers: Vec<Seq> = seen.iter().map(|(seq, _)| *seq).collect();
     numbers.sort_unstable();
-    assert_eq!(numbers, committed.into_inner().into_iter().collect::<Vec<_>>(), "each once, and none lost");
+    let committed: Vec<Seq> = committed.into_inner().into_iter().collect();
+    assert_eq!(numbers, committed, "each once, and none lost: {pages:#?}");
     for (key, written) in by_key.into_inner() {
         let of_key = seen.iter().filter(|(_, own)| own.as_ref() == Some(&key));
         assert_eq!(of_key.map(|(seq, _)| *seq).collect::<Vec<_>>(), written, "the order of key {key}");
