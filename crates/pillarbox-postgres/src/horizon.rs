@@ -60,21 +60,11 @@ impl Horizon {
         running.sort_unstable();
         let numbers = words.next()?.parse().ok()?;
         let age: i32 = words.next()?.parse().ok()?;
-        Some(Self { running, xmax, numbers, next: next_id(xmax, age)? })
+        // Ids have 64 bits, and the age counts in 32: the next id is the first at or above xmax that fits.
+        let next32 = age.cast_unsigned().wrapping_add(3);
+        let ahead = next32.wrapping_sub(u32::try_from(xmax & u64::from(u32::MAX)).ok()?);
+        Some(Self { running, xmax, numbers, next: xmax + u64::from(ahead) })
     }
-
-    /// The age of the transaction id 3 was asked for again, after the statement.
-    pub(crate) fn seen_later(&mut self, age: i32) {
-        self.next = next_id(self.xmax, age).map_or(self.next, |next| self.next.max(next));
-    }
-}
-
-/// The next id to be given out, from the age of the transaction id 3. Ids have 64 bits, and the age counts in 32: it is
-/// the first at or above xmax that fits.
-fn next_id(xmax: u64, age: i32) -> Option<u64> {
-    let next32 = age.cast_unsigned().wrapping_add(3);
-    let ahead = next32.wrapping_sub(u32::try_from(xmax & u64::from(u32::MAX)).ok()?);
-    Some(xmax + u64::from(ahead))
 }
 
 /// Ids that were open, with the number that all their rows lie above.

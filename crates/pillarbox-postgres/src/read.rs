@@ -73,7 +73,6 @@ statements!(ReadSql {
         waiting!(),
         " order by seq limit $2 - (select count(*) from late))"
     ),
-    age: "select age('3'::xid)",
     /// By the due index.
     next_due: "select now, (select available_at from {event}
             where available_at is not null and status in ('NEW', 'RETRY') and available_at > now
@@ -308,12 +307,8 @@ impl PostgresStore {
         let carrier = rows.iter().position(is_horizon).ok_or(sqlx::Error::RowNotFound)?;
         let carrier = rows.remove(carrier);
         let text: &str = carrier.try_get(WIDTH)?;
-        let mut horizon = Horizon::parse(text)
+        let horizon = Horizon::parse(text)
             .ok_or_else(|| sqlx::Error::Decode(format!("the snapshot {text:?} can't be understood").into()))?;
-        // Asked for once more: that it is read after the number then rests on time, and on no order of evaluation.
-        let age = self.query(&self.0.sql.read.age).fetch_one(entered.begin_reading().await?).await?;
-        entered.end_reading().await?;
-        horizon.seen_later(age.try_get(0)?);
         let Time(now) = carrier.try_get(row::CREATED_AT)?;
         // They come so; the positions rest on more than that.
         rows.sort_by_key(|row| row.try_get::<i64, _>(0).unwrap_or(0));
