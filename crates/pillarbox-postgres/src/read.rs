@@ -7,6 +7,10 @@
 //! id 3, which the server counts from the next id to be given out (`GetStableLatestTransactionId`). The age is counted
 //! once a transaction, so a pass is a transaction of its own.
 //!
+//! The last number is asked of `pg_sequence_last_value`, which reads it under the sequence's lock. A plain select of
+//! `last_value` does not, and every 32 numbers it can see one that is 32 ahead: `nextval` writes it to the shared page for a
+//! moment, for the log. The position would pass numbers that are yet to be given out.
+//!
 //! Nothing is written here, so a process may die between any two steps.
 
 use pillarbox_core::domain::{Key, Lease, Partition, PartitionSet, Seq, Timestamp};
@@ -30,8 +34,7 @@ macro_rules! horizon {
         "select null::bigint, null::smallint, null::text, null::text, null::text, null::text, null::text, null::text,
             null::text, null::text, null::bytea, null::text, null::integer, null::integer, null::text,
             null::timestamptz, {now}, concat_ws(' ', pg_current_snapshot(), given_out.number, age('3'::xid))
-        from (select case when is_called then last_value else last_value - 1 end as number
-            from {event}_seq_seq offset 0) as given_out"
+        from (select coalesce(pg_sequence_last_value('{event}_seq_seq'::regclass), 0) as number offset 0) as given_out"
     };
 }
 
