@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicI64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -229,4 +229,33 @@ async fn racing_writers_on_row_locks_lose_nothing_and_keep_each_keys_order() {
         let before = last.insert(key.unwrap(), seq);
         assert!(before < Some(seq), "{seq} after {before:?}");
     }
+}
+
+/// `nextval` shows a number that is 32 ahead for a moment, to those who read the sequence without its lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_position_never_passes_a_number_that_is_yet_to_be_given_out() {
+    const DRAWING: i64 = 2;
+    const AT_ONCE: i64 = 2;
+    const DRAW: &str = "select max(nextval('outbox_event_seq_seq')) from generate_series(1, 2)";
+    let outbox = Outbox::new().await;
+    let given_out = Arc::new(AtomicI64::new(0));
+    let mut drawing = Vec::new();
+    for _ in 0..DRAWING {
+        let mut session = outbox.session().await;
+        let given_out = Arc::clone(&given_out);
+        drawing.push(tokio::spawn(async move {
+            loop {
+                let last = number_in(&mut session, DRAW).await;
+                given_out.fetch_max(last, Ordering::SeqCst);
+            }
+        }));
+    }
+    let mut position = Position::START;
+    for _ in 0..5_000 {
+        position = outbox.page(&position).await.position;
+        // Those who draw have told what they got, but for the last statement of each.
+        let most = given_out.load(Ordering::SeqCst) + DRAWING * AT_ONCE;
+        assert!(position.seq.0 <= most, "{} is passed, and {most} at most is given out", position.seq.0);
+    }
+    drawing.iter().for_each(tokio::task::JoinHandle::abort);
 }
