@@ -48,6 +48,7 @@ mod admin;
 mod connection;
 mod error;
 mod horizon;
+mod kept;
 mod migrate;
 mod own;
 #[cfg(test)]

@@ -10,7 +10,7 @@ use sqlx::{
 };
 
 use crate::{
-    admin::AdminSql, connection::Line, error, own::OwnSql, read::ReadSql, settle::SettleSql, tables::Names,
+    admin::AdminSql, connection::Line, error, kept::Kept, own::OwnSql, read::ReadSql, settle::SettleSql, tables::Names,
     upkeep::UpkeepSql, wake::Listening, writer::WriteSql,
 };
 
@@ -39,6 +39,7 @@ pub struct Options {
 pub(crate) struct Inner {
     pub(crate) names: Names,
     pub(crate) pool: PgPool,
+    pub(crate) kept: Kept,
     pub(crate) lease: Line,
     pub(crate) reads: Line,
     pub(crate) settles: Line,
@@ -173,6 +174,7 @@ impl Options {
             news: Listening::new(connect.clone(), self.connect_within, &names),
             names,
             pool,
+            kept: Kept::new(),
             behind_pooler: self.behind_pooler,
             answer_within: self.answer_within,
         })))

@@ -1,40 +1,75 @@
 //! The store's own transaction, and its commit.
+//!
+//! A process that dies before the commit leaves nothing: the server rolls back when the connection is gone. One that dies
+//! after it has committed, and the reader finds the rows.
 
 use std::ops::{Deref, DerefMut};
 
 use pillarbox_core::port::{BoxFuture, StoreError, TransactStore};
-use sqlx::{PgConnection, Postgres, Transaction};
+use sqlx::{PgConnection, postgres::PgTransactionManager};
+use sqlx_core::transaction::TransactionManager as _;
 
 use crate::{
     PostgresStore, error,
+    kept::{Kept, Lent},
+    write,
     writer::{InTransaction, Statement, Value},
 };
 
 /// Commits, or fails. PostgreSQL answers a bare `commit` after a failed statement with a rollback and no error, so that
 /// an event could be delivered whose transaction is not in effect: something that fails then goes first. The driver
-/// does not know of this commit and rolls back when its transaction is dropped, so it finds an empty one to end.
+/// does not know of this commit and rolls back when the transaction is dropped, so it finds an empty one to end.
 const COMMIT: &str = "select 1; commit; begin";
 
 /// A transaction of the store's. `&mut *tx` is the driver's connection; dropping it rolls back.
 #[derive(Debug)]
 pub struct PostgresTransaction {
-    tx: Transaction<'static, Postgres>,
+    /// Until it has ended.
+    lent: Option<Lent>,
     /// Whether a statement that we know nothing of may have failed since the last one of ours succeeded.
     doubtful: bool,
 }
+
+impl PostgresTransaction {
+    async fn begin(lent: Lent) -> Result<Self, (sqlx::Error, bool)> {
+        let kept = lent.kept;
+        // Ours from here on: a begin that is cut off is noticed when it is dropped.
+        let mut tx = Self { lent: Some(lent), doubtful: false };
+        PgTransactionManager::begin(tx.connection(), None).await.map_err(|error| (error, kept))?;
+        Ok(tx)
+    }
+
+    fn connection(&mut self) -> &mut PgConnection {
+        &mut self.lent.as_mut().expect(OPEN).connection
+    }
+}
+
+const OPEN: &str = "a transaction has its connection until it ends";
 
 impl Deref for PostgresTransaction {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
-        &self.tx
+        &self.lent.as_ref().expect(OPEN).connection
     }
 }
 
 impl DerefMut for PostgresTransaction {
     fn deref_mut(&mut self) -> &mut PgConnection {
         self.doubtful = true;
-        &mut self.tx
+        self.connection()
+    }
+}
+
+impl Drop for PostgresTransaction {
+    fn drop(&mut self) {
+        let Some(lent) = &mut self.lent else { return };
+        if PgTransactionManager::get_transaction_depth(&lent.connection) == 0 {
+            // A begin that was cut off: the driver does not know whether the server has begun.
+            lent.connection.close_on_drop();
+        } else {
+            PgTransactionManager::start_rollback(&mut lent.connection);
+        }
     }
 }
 
@@ -42,7 +77,7 @@ impl InTransaction for PostgresTransaction {
     async fn numbers(&mut self, statement: Statement<'_>, values: Vec<Value<'_>>) -> Result<Vec<i64>, StoreError> {
         // Until it has succeeded; in a transaction that has failed, this fails too.
         self.doubtful = true;
-        let numbers = self.tx.numbers(statement, values).await?;
+        let numbers = write::numbers(self.connection(), statement, values).await?;
         self.doubtful = false;
         Ok(numbers)
     }
@@ -53,9 +88,17 @@ impl InTransaction for PostgresTransaction {
         values: Vec<Value<'_>>,
     ) -> Result<Vec<(String, String)>, StoreError> {
         self.doubtful = true;
-        let pairs = self.tx.pairs(statement, values).await?;
+        let pairs = write::pairs(self.connection(), statement, values).await?;
         self.doubtful = false;
         Ok(pairs)
+    }
+}
+
+impl PostgresStore {
+    fn ended(&self, mut tx: PostgresTransaction) {
+        if let Some(lent) = tx.lent.take() {
+            self.0.kept.keep(&self.0.pool, lent);
+        }
     }
 }
 
@@ -65,22 +108,34 @@ impl TransactStore for PostgresStore {
 
     fn begin(&self) -> BoxFuture<'_, Result<Self::Tx, StoreError>> {
         Box::pin(async {
-            let tx = self.0.pool.begin().await.map_err(error::of)?;
-            Ok(PostgresTransaction { tx, doubtful: false })
-        })
-    }
-
-    fn commit(&self, tx: Self::Tx) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(async move {
-            let PostgresTransaction { mut tx, doubtful } = tx;
-            if doubtful {
-                return sqlx::raw_sql(COMMIT).execute(&mut *tx).await.map_err(error::of_commit).map(drop);
+            let lent = self.0.kept.take(&self.0.pool).await.map_err(error::of)?;
+            match PostgresTransaction::begin(lent).await {
+                // It may have died while it was kept; the pool asks its own before it hands them out.
+                Err((_, true)) => {
+                    let lent = Kept::from_pool(&self.0.pool).await.map_err(error::of)?;
+                    PostgresTransaction::begin(lent).await.map_err(|(error, _)| error::of(error))
+                }
+                begun => begun.map_err(|(error, _)| error::of(error)),
             }
-            tx.commit().await.map_err(error::of_commit)
         })
     }
 
-    fn rollback(&self, tx: Self::Tx) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(async { tx.tx.rollback().await.map_err(error::of) })
+    fn commit(&self, mut tx: Self::Tx) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            if tx.doubtful {
+                return sqlx::raw_sql(COMMIT).execute(tx.connection()).await.map_err(error::of_commit).map(drop);
+            }
+            PgTransactionManager::commit(tx.connection()).await.map_err(error::of_commit)?;
+            self.ended(tx);
+            Ok(())
+        })
+    }
+
+    fn rollback(&self, mut tx: Self::Tx) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            PgTransactionManager::rollback(tx.connection()).await.map_err(error::of)?;
+            self.ended(tx);
+            Ok(())
+        })
     }
 }

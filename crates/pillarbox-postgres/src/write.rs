@@ -2,7 +2,7 @@
 
 use pillarbox_core::port::StoreError;
 use sqlx::{
-    Postgres, Row as _, Transaction,
+    PgConnection, Postgres, Row as _, Transaction,
     postgres::{PgArguments, PgRow},
     query::Query,
 };
@@ -38,8 +38,7 @@ use crate::{
 /// ```
 impl InTransaction for Transaction<'_, Postgres> {
     async fn numbers(&mut self, statement: Statement<'_>, values: Vec<Value<'_>>) -> Result<Vec<i64>, StoreError> {
-        let rows = query(statement, values).fetch_all(&mut **self).await.map_err(error::of)?;
-        rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(error::of)
+        numbers(self, statement, values).await
     }
 
     async fn pairs(
@@ -47,10 +46,27 @@ impl InTransaction for Transaction<'_, Postgres> {
         statement: Statement<'_>,
         values: Vec<Value<'_>>,
     ) -> Result<Vec<(String, String)>, StoreError> {
-        let pair = |row: &PgRow| Ok((row.try_get(0)?, row.try_get(1)?));
-        let rows = query(statement, values).fetch_all(&mut **self).await.map_err(error::of)?;
-        rows.iter().map(pair).collect::<Result<_, _>>().map_err(error::of)
+        pairs(self, statement, values).await
     }
+}
+
+pub(crate) async fn numbers(
+    connection: &mut PgConnection,
+    statement: Statement<'_>,
+    values: Vec<Value<'_>>,
+) -> Result<Vec<i64>, StoreError> {
+    let rows = query(statement, values).fetch_all(connection).await.map_err(error::of)?;
+    rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(error::of)
+}
+
+pub(crate) async fn pairs(
+    connection: &mut PgConnection,
+    statement: Statement<'_>,
+    values: Vec<Value<'_>>,
+) -> Result<Vec<(String, String)>, StoreError> {
+    let pair = |row: &PgRow| Ok((row.try_get(0)?, row.try_get(1)?));
+    let rows = query(statement, values).fetch_all(connection).await.map_err(error::of)?;
+    rows.iter().map(pair).collect::<Result<_, _>>().map_err(error::of)
 }
 
 fn query<'q>(statement: Statement<'_>, values: Vec<Value<'q>>) -> Query<'q, Postgres, PgArguments> {

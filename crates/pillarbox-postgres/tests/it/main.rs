@@ -7,6 +7,7 @@ mod conformance;
 mod cost;
 mod driver;
 mod fence;
+mod kept;
 mod late;
 mod schema;
 mod support;
