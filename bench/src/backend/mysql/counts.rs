@@ -1,8 +1,8 @@
 //! What a run costs MySQL or MariaDB, by the server's own counters. Nobody else may use the server meanwhile.
 //!
 //! - Round trips: counted on the wire, from the first packet of each connection on.
-//! - Row writes: `dml_inserts`, `dml_updates` and `dml_deletes` of `innodb_metrics`.
-//! - Commits: `trx_rw_commits`, the transactions that wrote.
+//! - Row writes: `Handler_write`, `Handler_update` and `Handler_delete`. (MySQL counts those on temporary tables as well.)
+//! - Commits: `trx_rw_commits` of `innodb_metrics`, the transactions that wrote.
 //! - Log bytes: how far the redo log's sequence number has moved.
 
 use sqlx::{MySqlConnection, Row as _};
@@ -14,14 +14,9 @@ use crate::{
     rounds::float,
 };
 
-const COUNTERS: [&str; 4] = ["dml_inserts", "dml_updates", "dml_deletes", "trx_rw_commits"];
-
 /// Switches on what is off by default.
 pub(super) async fn enable(admin: &mut MySqlConnection) -> Result<()> {
-    for counter in COUNTERS {
-        run(admin, format!("set global innodb_monitor_enable = '{counter}'")).await?;
-    }
-    Ok(())
+    run(admin, "set global innodb_monitor_enable = 'trx_rw_commits'".into()).await
 }
 
 pub(super) async fn of(
@@ -56,7 +51,7 @@ pub(super) async fn log_position(admin: &mut MySqlConnection) -> Result<u64> {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Statistics {
     log: u64,
     commits: u64,
@@ -65,15 +60,12 @@ struct Statistics {
 
 async fn statistics(bed: &Bed) -> Result<Statistics> {
     let mut admin = bed.admin.lock().await;
-    let mut statistics = Statistics { log: log_position(&mut admin).await?, ..Statistics::default() };
-    let sql = "select name, cast(count as signed) from information_schema.innodb_metrics \
-               where name in ('dml_inserts', 'dml_updates', 'dml_deletes', 'trx_rw_commits')";
-    for row in sqlx::query(sql).fetch_all(&mut *admin).await? {
-        let count = u64::try_from(row.try_get::<i64, _>(1)?)?;
-        match row.try_get(0)? {
-            "trx_rw_commits" => statistics.commits += count,
-            _ => statistics.rows += count,
-        }
+    let log = log_position(&mut admin).await?;
+    let mut rows = 0;
+    for name in ["Handler_write", "Handler_update", "Handler_delete"] {
+        rows += status(&mut admin, name).await?;
     }
-    Ok(statistics)
+    let sql = "select cast(count as signed) from information_schema.innodb_metrics where name = 'trx_rw_commits'";
+    let commits: i64 = sqlx::query(sql).fetch_one(&mut *admin).await?.try_get(0)?;
+    Ok(Statistics { log, commits: u64::try_from(commits)?, rows })
 }
