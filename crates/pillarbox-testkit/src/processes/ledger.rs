@@ -10,28 +10,7 @@ use std::{
 
 use pillarbox_core::domain::Delivery;
 
-use super::Order;
-
-/// One line. Lines are short and go out in one write, so they never mix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// `begin` and `end` of a handler, or another word.
-    pub what: String,
-    /// Which process.
-    pub node: String,
-    /// Microseconds since 1970.
-    pub at: u128,
-    /// The fencing token of a delivery.
-    pub epoch: i64,
-    /// The partition of a delivery.
-    pub partition: u8,
-    /// The id of the event.
-    pub id: String,
-    /// The key of the event.
-    pub key: Option<String>,
-    /// The number of the order.
-    pub order: i64,
-}
+use crate::proof::{Line, Order};
 
 /// Microseconds since 1970.
 pub fn now() -> u128 {
@@ -51,7 +30,7 @@ impl Pen {
         Self { file, node: node.into() }
     }
 
-    /// A line about a delivery.
+    /// A line about a delivery. Lines are short and go out in one write, so they never mix.
     pub fn delivery(&self, what: &str, delivery: &Delivery, order: i64) {
         let event = delivery.event();
         let (epoch, partition) = (delivery.fencing_token().0, delivery.record().partition.0);
@@ -79,6 +58,7 @@ impl Ledger {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         // The last line may be on its way.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let parse = |line| Line::parse(line).unwrap_or_else(|| panic!("a torn line: {line:?}"));
         Self(whole.lines().map(parse).collect())
     }
 
@@ -160,20 +140,5 @@ impl Ledger {
                 _ => {}
             }
         }
-    }
-}
-
-fn parse(line: &str) -> Line {
-    let mut words = line.split(' ');
-    let mut next = || words.next().unwrap_or_else(|| panic!("a torn line: {line:?}"));
-    Line {
-        what: next().into(),
-        node: next().into(),
-        at: next().parse().unwrap(),
-        epoch: next().parse().unwrap(),
-        partition: next().parse().unwrap(),
-        id: next().into(),
-        key: Some(next()).filter(|key| *key != "-").map(Into::into),
-        order: next().parse().unwrap(),
     }
 }

@@ -32,10 +32,12 @@ pub mod wake;
 pub mod wire;
 
 pub use child::Task;
-pub use ledger::{Ledger, Line, Pen, now};
+pub use ledger::{Ledger, Pen, now};
 pub use process::Process;
-pub use site::{Application, Failure, Held, Order, Private, Restart, Served, Site};
+pub use site::{Application, Failure, Held, Private, Restart, Served, Site};
 pub use stage::{Stage, wait};
+
+pub use crate::proof::{Line, Order};
 
 /// What the test `child` of every binary does: nothing, unless the binary was started with a task.
 pub fn child<A: Application>() {

@@ -5,23 +5,13 @@ use std::{error::Error, future::Future};
 use pillarbox_core::port::{Store, TransactStore};
 
 use super::Task;
+use crate::proof::Order;
 
 /// Why a step of the application failed.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
 /// The connection inside a transaction of the application's store.
 pub(crate) type Connection<A> = <<A as Application>::Store as TransactStore>::Connection;
-
-/// What the application has committed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
-    /// Numbers of orders with one key rise in the order of their commits.
-    pub number: i64,
-    /// The id of its event.
-    pub id: String,
-    /// The key of its event.
-    pub key: Option<String>,
-}
 
 /// The application whose events are delivered: its store, and tables of its own for what it has committed.
 ///

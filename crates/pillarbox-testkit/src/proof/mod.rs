@@ -1,0 +1,24 @@
+//! The proof: what was committed and what was delivered, each written down by those who did it, and a checker that reads
+//! both.
+//!
+//! The outbox is never asked about itself. Writers, handlers, stores and whoever causes the faults write [`Line`]s;
+//! the application's own table says what is committed. [`check`] then says what is wrong, and why what came twice did.
+//!
+//! | written by | words |
+//! |---|---|
+//! | writers | `committed`, `unknown`, `refused` |
+//! | handlers | `begin`, and then `end`, `failed` or `dropped`; a handler that dies with its process says nothing more |
+//! | a [`Witness`] of the store | `took` a partition, `settled` outcomes (`order` is when the call began), `lapsed` |
+//! | whoever causes the faults | `killed`, `paused`, `resumed`, `left`, `restarted`, `cut` |
+
+mod checker;
+mod layer;
+mod line;
+#[cfg(test)]
+mod tests;
+mod witness;
+
+pub use checker::{Cause, Report, Story, Violation, check};
+pub use layer::{Layer, Layered};
+pub use line::{Line, Order};
+pub use witness::{Witness, Witnessed};
