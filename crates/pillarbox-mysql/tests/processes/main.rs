@@ -10,3 +10,4 @@ mod shop;
 pillarbox_testkit::processes!(shop::Shared);
 pillarbox_testkit::processes!(@served shop::Shared);
 pillarbox_testkit::processes!(@private shop::Private);
+pillarbox_testkit::processes!(@stormy shop::Private);

@@ -2,7 +2,7 @@
 
 use pillarbox_mysql::{MySqlStore, VERSION};
 use pillarbox_testkit::{
-    processes::{self, Application, Failure, Held, Order, Restart, Served, Site, Task},
+    processes::{self, Application, Failure, Held, Order, Restart, Served, Site, Task, chaos::Stormy},
     servers::{self, Database, MariaDb},
 };
 use sqlx::{Connection as _, Executor as _, MySqlConnection};
@@ -88,14 +88,7 @@ impl Served for Shared {
         where db = database() and command = 'Sleep' and time_ms > 300 and trx_isolation_level = 'READ COMMITTED'";
 
     async fn end_a_connection(&self, store: &MySqlStore) -> Result<(), Failure> {
-        let any = "select cast(id as signed) from information_schema.processlist
-            where db = database() and id <> connection_id() order by rand() limit 1";
-        let Some(id) = sqlx::query_scalar::<_, i64>(any).fetch_optional(store.pool()).await? else {
-            return Ok(());
-        };
-        // Who was found may have gone meanwhile.
-        let _ = store.pool().execute(sqlx::raw_sql(sqlx::AssertSqlSafe(format!("kill connection {id}")))).await;
-        Ok(())
+        end_a_connection(store).await
     }
 
     fn hold_open(&self, what: Held) -> Box<dyn Send> {
@@ -108,6 +101,18 @@ impl Served for Shared {
         };
         Box::new(Open::new(&self.url(), begin))
     }
+}
+
+/// Ends any connection but the asking one.
+async fn end_a_connection(store: &MySqlStore) -> Result<(), Failure> {
+    let any = "select cast(id as signed) from information_schema.processlist
+        where db = database() and id <> connection_id() order by rand() limit 1";
+    let Some(id) = sqlx::query_scalar::<_, i64>(any).fetch_optional(store.pool()).await? else {
+        return Ok(());
+    };
+    // Who was found may have gone meanwhile.
+    let _ = store.pool().execute(sqlx::raw_sql(sqlx::AssertSqlSafe(format!("kill connection {id}")))).await;
+    Ok(())
 }
 
 /// A connection with a runtime of its own, so that it is there as long as this is.
@@ -155,5 +160,17 @@ impl processes::Private for Private {
             Restart::Killed => self.server.kill_9(),
         }
         self.server.start_again().unwrap();
+    }
+}
+
+impl Stormy for Private {
+    const SERVER: bool = true;
+
+    fn restart(&mut self, how: Restart) {
+        processes::Private::restart(self, how);
+    }
+
+    async fn cut(&self, store: &MySqlStore) -> Result<(), Failure> {
+        end_a_connection(store).await
     }
 }

@@ -2,7 +2,7 @@
 
 use pillarbox_postgres::{PostgresStore, VERSION};
 use pillarbox_testkit::{
-    processes::{self, Application, Failure, Held, Order, Restart, Served, Site, Task},
+    processes::{self, Application, Failure, Held, Order, Restart, Served, Site, Task, chaos::Stormy},
     servers::{
         self, Database, Postgres,
         postgres::{Stop, Version},
@@ -83,10 +83,7 @@ impl Served for Shared {
             and state_change < clock_timestamp() - interval '300 ms'";
 
     async fn end_a_connection(&self, store: &PostgresStore) -> Result<(), Failure> {
-        let end = "select pg_terminate_backend(pid) from pg_stat_activity
-            where datname = current_database() and pid <> pg_backend_pid() order by random() limit 1";
-        sqlx::query(end).execute(store.pool()).await?;
-        Ok(())
+        end_a_connection(store).await
     }
 
     fn hold_open(&self, what: Held) -> Box<dyn Send> {
@@ -98,6 +95,14 @@ impl Served for Shared {
         };
         Box::new(Open::new(&self.url(), begin))
     }
+}
+
+/// Ends any connection but the asking one.
+async fn end_a_connection(store: &PostgresStore) -> Result<(), Failure> {
+    let end = "select pg_terminate_backend(pid) from pg_stat_activity
+        where datname = current_database() and pid <> pg_backend_pid() order by random() limit 1";
+    sqlx::query(end).execute(store.pool()).await?;
+    Ok(())
 }
 
 /// A connection with a runtime of its own, so that it is there as long as this is.
@@ -145,5 +150,17 @@ impl processes::Private for Private {
             Restart::Killed => self.server.kill_9(),
         }
         self.server.start_again().unwrap();
+    }
+}
+
+impl Stormy for Private {
+    const SERVER: bool = true;
+
+    fn restart(&mut self, how: Restart) {
+        processes::Private::restart(self, how);
+    }
+
+    async fn cut(&self, store: &PostgresStore) -> Result<(), Failure> {
+        end_a_connection(store).await
     }
 }

@@ -7,3 +7,4 @@ mod room;
 mod shop;
 
 pillarbox_testkit::processes!(shop::File);
+pillarbox_testkit::processes!(@stormy shop::File);

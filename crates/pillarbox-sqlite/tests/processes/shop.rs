@@ -1,7 +1,7 @@
 //! The application, on a file of the test's own.
 
 use pillarbox_sqlite::{Options, SqliteStore, VERSION};
-use pillarbox_testkit::processes::{Application, Failure, Order, Site, Task};
+use pillarbox_testkit::processes::{Application, Failure, Order, Site, Task, chaos::Stormy};
 use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
@@ -90,3 +90,5 @@ impl Site for File {
         self.0.path().join("shop.db").to_str().unwrap().to_owned()
     }
 }
+
+impl Stormy for File {}

@@ -18,14 +18,14 @@ use pillarbox_core::{
     Delivery, Event, Outbox, RetryPolicy,
     domain::EventBuilder,
     engine::{Builder, Transaction, mode::Delivers},
-    port::{TransactStore as _, UpkeepStore as _},
+    port::{TransactStore, UpkeepStore as _},
 };
 use serde_json::{Value, json};
 
 use super::{Application, Failure, Pen, site::Connection};
 
 pub(crate) const TASK: &str = "PILLARBOX_TEST_TASK";
-const ROUTE: &str = "Placed";
+pub(crate) const ROUTE: &str = "Placed";
 
 /// Plays the role that the environment names.
 pub(crate) fn run<A: Application>() {
@@ -48,6 +48,7 @@ pub(crate) fn run<A: Application>() {
 /// |---|---|
 /// | `multi`, `single` | a node of this mode; `heartbeat`, `lease`, `poll`, `workers`, `max_starts` are its settings, `work` is how long a delivery takes; it writes, and leaves at the word `stop-NAME` |
 /// | `writer` | only writes |
+/// | `chaos` | a node that writes, with handlers that fail; see [`chaos`](super::chaos) |
 /// | `migrator` | says `ready`, and migrates at the word `go` |
 /// | another | what [`Application::play`] makes of it |
 ///
@@ -86,6 +87,15 @@ impl Task {
     /// A time of the task.
     pub fn millis(&self, name: &str) -> Option<Duration> {
         self.given[name].as_u64().map(Duration::from_millis)
+    }
+
+    pub(crate) fn number(&self, name: &str) -> u64 {
+        self.given[name].as_u64().unwrap_or_default()
+    }
+
+    /// Whether the test has said a word.
+    pub(crate) fn said(&self, word: &str) -> bool {
+        self.folder.join(word).exists()
     }
 
     /// Where the process writes what it does.
@@ -132,6 +142,7 @@ impl Task {
                 store.migrate().await.unwrap();
                 store.check().await.unwrap();
             }
+            "chaos" => self.storm::<A>().await,
             _ => A::play(&self).await,
         }
     }
@@ -236,7 +247,7 @@ impl Task {
             return Ok(tx.rollback().await?);
         }
         for order in orders {
-            self.write_order::<A>(&mut tx, order.clone()).await?;
+            self.write_order::<A, _>(&mut tx, order.clone()).await?;
         }
         Ok(tx.commit().await?)
     }
@@ -244,7 +255,7 @@ impl Task {
     /// An order and its event, in one transaction.
     async fn place<A: Application>(&self, outbox: &Outbox<A::Store>, order: Value) -> Result<(), Failure> {
         let mut tx = outbox.begin().await?;
-        let (id, number) = self.write_order::<A>(&mut tx, order).await?;
+        let (id, number) = self.write_order::<A, _>(&mut tx, order).await?;
         match tx.commit().await {
             Ok(()) => self.pen.word("committed", &id, number),
             Err(error) if error.is_outcome_unknown() => {
@@ -256,9 +267,9 @@ impl Task {
         Ok(())
     }
 
-    async fn write_order<A: Application>(
+    pub(crate) async fn write_order<A: Application, S: TransactStore<Connection = Connection<A>>>(
         &self,
-        tx: &mut Transaction<A::Store>,
+        tx: &mut Transaction<S>,
         order: Value,
     ) -> Result<(String, i64), Failure> {
         let (number, event) = order_of::<A>(tx, order).await?;
@@ -313,7 +324,7 @@ async fn order_of<A: Application>(
 }
 
 /// An error and what caused it.
-fn in_full(error: &dyn Error) -> String {
+pub(crate) fn in_full(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -8,7 +8,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use pillarbox_core::domain::Delivery;
+use pillarbox_core::domain::{Delivery, Epoch, Partition};
 
 use crate::proof::{Line, Order};
 
@@ -43,6 +43,16 @@ impl Pen {
         self.line(&format!("{what} {} {} 0 0 {id} - {order}\n", self.node, now()));
     }
 
+    /// A line about a partition.
+    pub(crate) fn partition(&self, what: &str, partition: Partition, epoch: Epoch, order: i64) {
+        self.line(&format!("{what} {} {} {} {} - - {order}\n", self.node, now(), epoch.0, partition.0));
+    }
+
+    /// Waits for the disk.
+    pub(crate) fn to_disk(&self) {
+        self.file.sync_data().unwrap();
+    }
+
     fn line(&self, text: &str) {
         // What was given to the operating system outlives the process, by whatever death.
         (&self.file).write_all(text.as_bytes()).unwrap();
@@ -60,6 +70,10 @@ impl Ledger {
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let parse = |line| Line::parse(line).unwrap_or_else(|| panic!("a torn line: {line:?}"));
         Self(whole.lines().map(parse).collect())
+    }
+
+    pub(crate) fn into_lines(self) -> Vec<Line> {
+        self.0
     }
 
     /// The lines with this word.

@@ -12,10 +12,11 @@
 //!
 //! A case is a public function, generic over the site. `processes!(@served MySite)` adds those that want a
 //! [`Served`] site, a database behind a server; `processes!(@private MySite)` those for a [`Private`] one, whose
-//! server is restarted.
+//! server is restarted; `processes!(@stormy MySite)` the [`chaos`] run.
 
 #![expect(clippy::unwrap_used, reason = "a case fails by a panic, in its steps as well")]
 
+pub mod chaos;
 mod child;
 pub mod clock;
 pub mod kill;
@@ -107,6 +108,16 @@ macro_rules! processes {
 
             $crate::processes!(@group $site, server:
                 a_server_that_restarts_or_is_killed_loses_no_event_and_uses_up_no_attempt,
+            );
+        }
+    };
+    (@stormy $site:ty) => {
+        mod storm {
+            #[allow(unused_imports, reason = "the site may be named by a full path")]
+            use super::*;
+
+            $crate::processes!(@group $site, chaos:
+                processes_in_a_storm_lose_nothing_and_keep_each_keys_order,
             );
         }
     };

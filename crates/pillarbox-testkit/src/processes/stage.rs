@@ -108,6 +108,11 @@ impl<S: Site> Stage<S> {
         self.folder.path().join(name)
     }
 
+    /// Leaves the folder to whoever looks for the cause.
+    pub(crate) fn keep(&mut self) {
+        self.folder.disable_cleanup(true);
+    }
+
     /// What the processes have done so far.
     pub fn ledger(&self) -> Ledger {
         Ledger::read(&self.path("ledger"))
