@@ -1,6 +1,7 @@
 //! The project's own commands, run as `cargo x NAME`.
 
 mod acceptance;
+mod chaos;
 mod ci;
 mod examples;
 mod readme;
@@ -29,6 +30,8 @@ Commands:
                  with --listed, against what the test runner lists
   bench [ARGS]   the benchmarks, in release mode; ARGS go to them (--help shows them):
                  --backend sqlite|postgres|mysql, --url URL, --peers, --quick, ...
+  chaos [ARGS]   processes in a storm, and the proof that nothing was lost (--help shows more):
+                 --minutes N, --seed S, --backend postgres|mysql|sqlite
   help           this text";
 
 fn main() -> ExitCode {
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         "readme" => no_args(rest).and_then(|()| readme::run()),
         "acceptance" => acceptance::run(rest),
         "bench" => bench(rest),
+        "chaos" => chaos::run(rest),
         "help" | "--help" | "-h" => {
             println!("{HELP}");
             Ok(())

@@ -46,12 +46,11 @@ pub(crate) fn run() -> Result<(), Failed> {
 
 /// Starts those servers that nobody has started yet, all at once. MySQL may be missing, the others may not.
 pub(crate) fn start() -> Result<(), Failed> {
-    let failed = |error: Error| Failed::new(format!("a server for tests is missing: {error}"));
     let wanted = |which: Shared| !which.is_there() && !locked(|running| running.iter().any(|it| it.which == which));
     if !Shared::ALL.into_iter().any(wanted) {
         return Ok(());
     }
-    packages::ensure(&PACKAGES).map_err(failed)?;
+    packages()?;
     thread::scope(|scope| {
         let mut starting = Vec::new();
         // What stands before a server has to know it: the two come and go together.
@@ -101,7 +100,16 @@ pub(crate) fn start() -> Result<(), Failed> {
         }
         starting.into_iter().try_for_each(|thread| thread.join().expect("a server's thread does not panic"))
     })
-    .map_err(failed)
+    .map_err(|error| missing(&error))
+}
+
+/// Installs what the servers come from, if it is missing.
+pub(crate) fn packages() -> Result<(), Failed> {
+    packages::ensure(&PACKAGES).map_err(|error| missing(&error))
+}
+
+fn missing(error: &Error) -> Failed {
+    Failed::new(format!("a server for tests is missing: {error}"))
 }
 
 /// Ends the servers that were started here.
