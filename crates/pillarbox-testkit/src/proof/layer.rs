@@ -23,6 +23,11 @@ pub trait Layer<S: ReadStore + OwnStore>: Send + Sync + 'static {
         store.insert(tx, rows)
     }
 
+    /// In front of `OwnStore::join`.
+    fn join<'a>(&'a self, store: &'a S, joining: &'a Joining) -> Answer<'a, Lease> {
+        store.join(joining)
+    }
+
     /// In front of `OwnStore::renew`.
     fn renew<'a>(&'a self, store: &'a S, lease: &'a Lease, ttl: Duration) -> Answer<'a, Option<Renewal>> {
         store.renew(lease, ttl)
@@ -97,7 +102,7 @@ impl<S: TransactStore + ReadStore + OwnStore, L: Layer<S>> TransactStore for Lay
 
 impl<S: ReadStore + OwnStore, L: Layer<S>> OwnStore for Layered<S, L> {
     fn join<'a>(&'a self, joining: &'a Joining) -> Answer<'a, Lease> {
-        self.store.join(joining)
+        self.layer.join(&self.store, joining)
     }
 
     fn renew<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> Answer<'a, Option<Renewal>> {

@@ -1,10 +1,15 @@
 //! Writes down what the proof must know of a store: which partitions were taken, and which outcomes took effect.
 
-use std::{collections::BTreeSet, fmt, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use pillarbox_core::{
     domain::{Epoch, Lease, Partition, PartitionSet},
-    port::{Batch, OwnStore, ReadStore, Renewal, Settled, Taken},
+    port::{Batch, Joining, OwnStore, ReadStore, Renewal, Settled, Taken},
 };
 
 use super::{Layer, layer::Answer};
@@ -16,7 +21,7 @@ pub enum Witnessed {
     Took(Partition, Epoch),
     /// Outcomes of a partition took effect under this epoch; the call began at this time of the witness's clock.
     Settled(Partition, Epoch, u128),
-    /// The lease is no longer in force.
+    /// The lease is no longer in force, or the node has given it up and joins anew.
     Lapsed,
 }
 
@@ -24,12 +29,13 @@ pub enum Witnessed {
 pub struct Witness<P> {
     clock: fn() -> u128,
     pen: P,
+    joined: AtomicBool,
 }
 
 impl<P: Fn(Witnessed)> Witness<P> {
     /// Tells `pen` what it sees. `clock` gives microseconds, by the clock of the ledgers.
     pub fn new(clock: fn() -> u128, pen: P) -> Self {
-        Self { clock, pen }
+        Self { clock, pen, joined: AtomicBool::new(false) }
     }
 
     fn seen<T>(&self, answer: Option<T>) -> Option<T> {
@@ -41,6 +47,13 @@ impl<P: Fn(Witnessed)> Witness<P> {
 }
 
 impl<S: ReadStore + OwnStore, P: Fn(Witnessed) + Send + Sync + 'static> Layer<S> for Witness<P> {
+    fn join<'a>(&'a self, store: &'a S, joining: &'a Joining) -> Answer<'a, Lease> {
+        if self.joined.swap(true, Ordering::Relaxed) {
+            (self.pen)(Witnessed::Lapsed);
+        }
+        store.join(joining)
+    }
+
     fn renew<'a>(&'a self, store: &'a S, lease: &'a Lease, ttl: Duration) -> Answer<'a, Option<Renewal>> {
         Box::pin(async move { Ok(self.seen(store.renew(lease, ttl).await?)) })
     }
