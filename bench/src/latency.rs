@@ -37,9 +37,10 @@ pub(crate) async fn run<B: Backend>(bed: &B, sizes: &Sizes, limit: Option<f64>, 
         float(sizes.singles) / writer.write(sizes.singles).await?
     };
     let rate = (0.3 * limit).min(1_000.0);
-    let mut measured = Vec::new();
+    let (mut measured, mut keyed) = (Vec::new(), Vec::new());
     for _ in 0..sizes.rounds {
-        measured.push(round(&bed.empty().await?, sizes.timed, rate).await?);
+        measured.push(round(&bed.empty().await?, sizes.timed, rate, false).await?);
+        keyed.push(round(&bed.empty().await?, sizes.timed, rate, true).await?);
     }
     let median = |value: fn(&Round) -> f64| Spread::of(measured.iter().map(value)).median;
     let rounds = Rounds {
@@ -52,10 +53,14 @@ pub(crate) async fn run<B: Backend>(bed: &B, sizes: &Sizes, limit: Option<f64>, 
         median(|round| round.commit.0),
     );
     report.add(Figure::of_rounds("hot_latency", "us", &rounds, B::TARGETS.hot_latency).note(note));
+    let keyed_p50 = Spread::of(keyed.iter().map(|round| round.handler.0)).median;
+    let rounds = Rounds { limit: rounds.pillarbox, pillarbox: keyed.iter().map(|round| round.handler.1).collect() };
+    let note = format!("p99 of events with a key, beside those without; p50 {keyed_p50:.0} us");
+    report.add(Figure::of_rounds("keyed_latency", "us", &rounds, None).of_itself().note(note));
     Ok(())
 }
 
-async fn round<D: Database>(database: &D, events: usize, rate: f64) -> Result<Round> {
+async fn round<D: Database>(database: &D, events: usize, rate: f64, keyed: bool) -> Result<Round> {
     let clock = Instant::now();
     let now = move || u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let arrivals = Arc::new(Arrivals::new(events));
@@ -79,7 +84,10 @@ async fn round<D: Database>(database: &D, events: usize, rate: f64) -> Result<Ro
         payload[..8].copy_from_slice(&(number as u64).to_le_bytes());
         // A transaction of one's own: so its end is known before the outbox hears of it.
         let mut tx = outbox.store().begin().await?;
-        let receipt = outbox.write(&mut tx, write::event(&Bytes::from(payload))).await?;
+        let event = write::event(&Bytes::from(payload));
+        // Each its own: no event waits for another.
+        let event = if keyed { event.key(format!("key-{number}")) } else { event };
+        let receipt = outbox.write(&mut tx, event).await?;
         let before = now();
         outbox.store().commit(tx).await?;
         let after = now();

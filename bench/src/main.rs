@@ -9,6 +9,8 @@ mod held;
 mod latency;
 mod log_bytes;
 mod memory;
+mod nodes;
+mod ordered;
 mod peers;
 mod place;
 mod read_flat;
@@ -62,6 +64,9 @@ struct Args {
     /// Is the other process of remote_latency on this database.
     #[arg(long, hide = true)]
     as_node: Option<String>,
+    /// Is one of several processes on this database.
+    #[arg(long, hide = true)]
+    as_member: Option<String>,
     /// How many events the database of a process of its own has, or will have.
     #[arg(long, default_value_t = 0, hide = true)]
     events: usize,
@@ -87,6 +92,10 @@ struct Sizes {
     timed: usize,
     /// Events of one round of latencies between processes.
     remote: usize,
+    /// Events of each node of several.
+    shared: usize,
+    /// How often a process is killed, and one stopped.
+    ends: usize,
     /// Events that a peer drains.
     peers: usize,
     /// The backlog of the memory bench.
@@ -108,6 +117,8 @@ impl Sizes {
             drained: 100_000,
             timed: 2_000,
             remote: 500,
+            shared: 10_000,
+            ends: 5,
             peers: 50_000,
             backlog: 1_000_000,
             finished: if kind == Kind::Sqlite { 1_000_000 } else { 5_000_000 },
@@ -124,6 +135,8 @@ impl Sizes {
             drained: 20_000,
             timed: 200,
             remote: 100,
+            shared: 2_000,
+            ends: 1,
             peers: 10_000,
             backlog: 50_000,
             finished: 50_000,
@@ -153,7 +166,7 @@ async fn run(args: &Args) -> Result<()> {
     if args.url.is_some() && args.backend == Kind::Sqlite {
         return Err("SQLite has no URL: `--dir` says where its files lie".into());
     }
-    if args.as_memory.is_some() || args.as_node.is_some() {
+    if args.as_memory.is_some() || args.as_node.is_some() || args.as_member.is_some() {
         return match args.backend {
             Kind::Sqlite => child::<sqlite::Bed>(args).await,
             Kind::Postgres => child::<postgres::Bed>(args).await,
@@ -217,6 +230,9 @@ async fn everywhere<B: Backend>(bed: &B, sizes: &Sizes, args: &Args, report: &mu
             drain::run(bed, sizes, finish, report).await?;
         }
     }
+    if args.wants("ordered_drain") {
+        ordered::run(bed, sizes, report).await?;
+    }
     if args.wants("hot_latency") {
         latency::run(bed, sizes, limit_of_write_1, report).await?;
     }
@@ -240,6 +256,12 @@ async fn on_servers<B: Server>(bed: &B, sizes: &Sizes, args: &Args, report: &mut
     if args.wants("remote_latency") {
         remote::run(bed, sizes, report).await?;
     }
+    if args.wants("nodes") {
+        nodes::scale(bed, sizes, report).await?;
+    }
+    if args.wants("takeover") {
+        nodes::end_of_one(bed, sizes, report).await?;
+    }
     Ok(())
 }
 
@@ -250,6 +272,7 @@ async fn child<B: Backend>(args: &Args) -> Result<()> {
             memory::child::<B>(&addresses[0], &addresses[1], args.events).await
         }
         (_, Some(address)) => remote::child::<B>(address, args.events).await,
+        _ if args.as_member.is_some() => nodes::child::<B>(args.as_member.as_deref().unwrap_or_default()).await,
         _ => Err("two databases are needed".into()),
     }
 }

@@ -174,6 +174,10 @@ pub(crate) struct Targets {
     pub(crate) write_100: Option<Target>,
     pub(crate) drain_keep: Option<Target>,
     pub(crate) drain_delete: Option<Target>,
+    /// Of drain_delete.
+    pub(crate) ordered_drain: Option<Target>,
+    /// Of the rate of one node alone.
+    pub(crate) more_nodes: Option<Target>,
     pub(crate) held_tx: Option<Target>,
     pub(crate) log_bytes: Option<Target>,
     pub(crate) hot_latency: Option<Target>,
@@ -192,6 +196,8 @@ impl Targets {
         write_100: None,
         drain_keep: None,
         drain_delete: None,
+        ordered_drain: None,
+        more_nodes: None,
         held_tx: None,
         log_bytes: None,
         hot_latency: None,

@@ -143,6 +143,8 @@ impl Backend for Bed {
         write_100: Some(Target::AtLeast(0.8)),
         drain_keep: Some(Target::AtLeast(0.6)),
         drain_delete: Some(Target::AtLeast(0.5)),
+        ordered_drain: Some(Target::AtLeast(0.7)),
+        more_nodes: Some(Target::AtLeast(0.9)),
         held_tx: Some(Target::AtLeast(0.9)),
         log_bytes: Some(Target::AtMost(600.0)),
         hot_latency: Some(Target::AtMost(1.0)),

@@ -54,6 +54,7 @@ impl Backend for Bed {
         write_100: Some(Target::AtLeast(0.9)),
         drain_keep: Some(Target::AtLeast(0.6)),
         drain_delete: Some(Target::AtLeast(0.6)),
+        ordered_drain: Some(Target::AtLeast(0.7)),
         hot_latency: Some(Target::AtMost(1.0)),
         memory: Some(Target::AtMost(64.0)),
         read_flat: Some(Target::AtMost(1.3)),

@@ -48,10 +48,14 @@ impl<P: Fn(Witnessed)> Witness<P> {
 
 impl<S: ReadStore + OwnStore, P: Fn(Witnessed) + Send + Sync + 'static> Layer<S> for Witness<P> {
     fn join<'a>(&'a self, store: &'a S, joining: &'a Joining) -> Answer<'a, Lease> {
-        if self.joined.swap(true, Ordering::Relaxed) {
-            (self.pen)(Witnessed::Lapsed);
-        }
-        store.join(joining)
+        Box::pin(async move {
+            if self.joined.load(Ordering::Relaxed) {
+                (self.pen)(Witnessed::Lapsed);
+            }
+            let lease = store.join(joining).await?;
+            self.joined.store(true, Ordering::Relaxed);
+            Ok(lease)
+        })
     }
 
     fn renew<'a>(&'a self, store: &'a S, lease: &'a Lease, ttl: Duration) -> Answer<'a, Option<Renewal>> {
