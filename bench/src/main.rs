@@ -39,7 +39,8 @@ struct Args {
     /// meanwhile.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// Also measures the peers of bench/peers, which are built for it. PostgreSQL only.
+    /// Also measures the peers of bench/peers, which are built for it. PostgreSQL only. `--only peers` leaves out all
+    /// else.
     #[arg(long)]
     peers: bool,
     /// Smaller sizes: good enough to see that it runs, and not for figures to quote.
@@ -119,7 +120,7 @@ impl Sizes {
             remote: 500,
             shared: 10_000,
             ends: 5,
-            peers: 50_000,
+            peers: 100_000,
             backlog: 1_000_000,
             finished: if kind == Kind::Sqlite { 1_000_000 } else { 5_000_000 },
             pages: 200,
@@ -187,7 +188,7 @@ async fn run(args: &Args) -> Result<()> {
             let mut report = Report::new(args.quick, &bed);
             everywhere(&bed, &sizes, args, &mut report).await?;
             on_servers(&bed, &sizes, args, &mut report).await?;
-            if args.peers && args.wants("peers") {
+            if args.peers {
                 peers::run(&bed, &sizes, &mut report).await?;
             }
             report

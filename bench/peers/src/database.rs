@@ -37,6 +37,8 @@ impl Database {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
         let name = format!("pillarbox_peers_{}_{now}", process::id());
         sqlx::raw_sql(AssertSqlSafe(format!("create database {name}"))).execute(&mut server).await?;
+        // Before the events are there: the next checkpoint, with its full pages in the log, is as far away as can be.
+        sqlx::raw_sql("checkpoint").execute(&mut server).await?;
         Ok(Self { server, options: options.database(&name), name })
     }
 

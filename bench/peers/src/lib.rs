@@ -8,12 +8,7 @@ mod peers;
 mod round;
 mod tally;
 
-use std::{
-    env::{self, consts::EXE_SUFFIX},
-    error::Error,
-    path::PathBuf,
-    process::{Command, ExitCode},
-};
+use std::{error::Error, process::ExitCode, time::Duration};
 
 use clap::Parser;
 
@@ -31,15 +26,19 @@ struct Args {
     /// How many events wait.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
     events: u32,
+    /// How many seconds the round may take, from the empty database to the last count.
+    #[arg(long, default_value_t = 600)]
+    limit: u64,
     /// Lists the peers that are built in, with their versions.
     #[arg(long)]
     list: bool,
 }
 
 /// The program.
+#[must_use]
 pub fn main() -> ExitCode {
     match run(&Args::parse()) {
-        Ok(code) => code,
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
@@ -47,34 +46,19 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<ExitCode> {
+fn run(args: &Args) -> Result<()> {
     if args.list {
         for (name, version) in peers::list() {
             println!("{name} {version}");
         }
-        return beside("obix").map_or(Ok(ExitCode::SUCCESS), hand_over);
+        return Ok(());
     }
     let (Some(url), Some(peer)) = (&args.url, &args.peer) else { return Err("give --url and --peer".into()) };
-    if let Some(program) = beside(peer) {
-        return hand_over(program);
-    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let line = runtime.block_on(peers::measure(peer, url, args.events));
+    let limit = Duration::from_secs(args.limit);
+    let line = runtime.block_on(peers::measure(peer, url, args.events, limit));
     // Some peers go on in the background, without a database by now.
     runtime.shutdown_background();
     println!("{}", serde_json::to_string(&line?)?);
-    Ok(ExitCode::SUCCESS)
-}
-
-/// The program beside this one with a peer that needs a build of its own, if it was built.
-fn beside(peer: &str) -> Option<PathBuf> {
-    let own = env::current_exe().ok()?;
-    let other = own.with_file_name(format!("pillarbox-peers-{peer}{EXE_SUFFIX}"));
-    (other != own && other.is_file()).then_some(other)
-}
-
-/// Lets another program do what this one was asked for.
-fn hand_over(program: PathBuf) -> Result<ExitCode> {
-    let status = Command::new(program).args(env::args_os().skip(1)).status()?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(())
 }

@@ -1,5 +1,7 @@
 //! The peers that are built in.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -32,10 +34,13 @@ macro_rules! peers {
         }
 
         /// Measures one round of the peer of this name.
-        pub(crate) async fn measure(peer: &str, url: &str, events: u32) -> Result<Line> {
+        pub(crate) async fn measure(peer: &str, url: &str, events: u32, limit: Duration) -> Result<Line> {
             match peer {
                 $(#[cfg(feature = $feature)]
-                $feature => round::measure::<$module::Peer>($feature, versions(&[$($name),+]), url, events).await,)+
+                $feature => {
+                    let version = versions(&[$($name),+]);
+                    round::measure::<$module::Peer>($feature, version, url, events, limit).await
+                })+
                 _ => Err(format!("{peer} is not built in: see --list, and README.md for how to build it").into()),
             }
         }
@@ -59,9 +64,6 @@ fn versions(packages: &[&str]) -> String {
         let rest = include_str!("../Cargo.lock").split_once(&entry).map(|(_, rest)| rest);
         rest.and_then(|rest| rest.split_once('"')).map_or("unknown", |(version, _)| version)
     };
-    let mut versions = version(packages[0]).to_owned();
-    for package in &packages[1..] {
-        versions += &format!(", {package} {}", version(package));
-    }
-    versions
+    let others = packages[1..].iter().map(|package| format!(", {package} {}", version(package)));
+    version(packages[0]).to_owned() + &others.collect::<String>()
 }

@@ -19,7 +19,7 @@ struct Line<'a> {
     ratio_to_limit: Option<f64>,
     ratio_min: Option<f64>,
     ratio_max: Option<f64>,
-    /// Pillarbox over this peer.
+    /// Pillarbox over this peer; in the line of Pillarbox, over the fastest one.
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio_of_pillarbox: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -27,6 +27,9 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio_of_pillarbox_max: Option<f64>,
     rounds: Option<usize>,
+    /// How many events a peer has drained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    events: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,6 +52,7 @@ pub(super) fn text(report: &Report) -> Result<String> {
         ratio_of_pillarbox_min: None,
         ratio_of_pillarbox_max: None,
         rounds: None,
+        events: None,
         version: None,
         note: None,
         quick: report.quick,
@@ -62,7 +66,7 @@ pub(super) fn text(report: &Report) -> Result<String> {
     }
     for peer in &report.peers {
         lines.push(of_peer(peer, &plain));
-        lines.extend(of_counts("drain", &peer.name, &peer.counted, &plain));
+        lines.extend(of_counts("peers", &peer.name, &peer.counted, &plain));
     }
     let mut text = String::new();
     for line in lines {
@@ -84,6 +88,15 @@ fn of_figure<'a>(figure: &'a Figure, plain: &Line<'a>) -> Vec<Line<'a>> {
         ..plain.clone()
     };
     let mut pillarbox = line("pillarbox", figure.pillarbox, figure.unit);
+    if let (Some(ratios), Some(to_limit)) = (figure.ratios, figure.to_limit) {
+        pillarbox.ratio_of_pillarbox = Some(ratios.median);
+        pillarbox.ratio_of_pillarbox_min = Some(ratios.min);
+        pillarbox.ratio_of_pillarbox_max = Some(ratios.max);
+        pillarbox.ratio_to_limit = Some(to_limit.median);
+        pillarbox.ratio_min = Some(to_limit.min);
+        pillarbox.ratio_max = Some(to_limit.max);
+        return vec![pillarbox];
+    }
     if let Some(ratios) = figure.ratios {
         pillarbox.ratio_to_limit = Some(ratios.median);
         pillarbox.ratio_min = Some(ratios.min);
@@ -100,7 +113,7 @@ fn of_figure<'a>(figure: &'a Figure, plain: &Line<'a>) -> Vec<Line<'a>> {
 
 fn of_peer<'a>(peer: &'a Peer, plain: &Line<'a>) -> Line<'a> {
     Line {
-        bench: "drain",
+        bench: "peers",
         system: &peer.name,
         value: peer.rates.median,
         unit: "events/s",
@@ -111,6 +124,7 @@ fn of_peer<'a>(peer: &'a Peer, plain: &Line<'a>) -> Line<'a> {
         ratio_of_pillarbox_min: Some(peer.pillarbox.min),
         ratio_of_pillarbox_max: Some(peer.pillarbox.max),
         rounds: Some(peer.rates.count),
+        events: Some(peer.events),
         version: Some(&peer.version),
         note: Some(&peer.settings),
         ..plain.clone()

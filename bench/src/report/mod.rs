@@ -61,6 +61,8 @@ pub(crate) struct Figure {
     target: Option<Target>,
     note: Option<String>,
     of_itself: bool,
+    /// Pillarbox over the limit, where the other side is a peer.
+    to_limit: Option<Spread>,
 }
 
 impl Figure {
@@ -86,6 +88,7 @@ impl Figure {
             target,
             note: None,
             of_itself: false,
+            to_limit: None,
         }
     }
 
@@ -97,6 +100,12 @@ impl Figure {
     /// Both sides are Pillarbox: the ratio is the figure.
     pub(crate) fn of_itself(mut self) -> Self {
         self.of_itself = true;
+        self
+    }
+
+    /// The other side is a peer, which has lines of its own; this is Pillarbox over the limit.
+    pub(crate) fn beside_peer(mut self, to_limit: Spread) -> Self {
+        self.to_limit = Some(to_limit);
         self
     }
 
@@ -116,6 +125,8 @@ pub(crate) struct Peer {
     pub(crate) name: String,
     pub(crate) version: String,
     pub(crate) settings: String,
+    /// How many it has drained.
+    pub(crate) events: usize,
     pub(crate) rates: Spread,
     /// The peer over the limit.
     pub(crate) to_limit: Spread,
@@ -135,6 +146,8 @@ pub(crate) struct Report {
     figures: Vec<Figure>,
     counts: Vec<(&'static str, &'static str, Counted)>,
     peers: Vec<Peer>,
+    /// Peers without a figure, and why.
+    failed_peers: Vec<(String, String)>,
 }
 
 impl Report {
@@ -148,6 +161,7 @@ impl Report {
             figures: Vec::new(),
             counts: Vec::new(),
             peers: Vec::new(),
+            failed_peers: Vec::new(),
         }
     }
 
@@ -169,6 +183,11 @@ impl Report {
         self.peers.push(peer);
     }
 
+    pub(crate) fn fail_peer(&mut self, name: String, reason: String) {
+        eprintln!("{name} has no figure: {reason}");
+        self.failed_peers.push((name, reason));
+    }
+
     pub(crate) fn print(&self) {
         let cores = available_parallelism().map_or(0, usize::from);
         println!("\nPillarbox beside the limit: {}, {cores} cores, {}", self.backend, self.place);
@@ -185,22 +204,26 @@ impl Report {
         for figure in &self.figures {
             println!("{}", row(figure));
         }
-        if !self.peers.is_empty() {
+        if !self.peers.is_empty() || !self.failed_peers.is_empty() {
             println!(
-                "\n{:<24} {:>9} {:>9} {:>9} {:>6} {:>15}",
-                "peer", "events/s", "of limit", "pillarbox", "ratio", "min .. max"
+                "\n{:<42} {:>9} {:>9} {:>9} {:>6} {:>15} {:>8}",
+                "peer", "events/s", "of limit", "pillarbox", "ratio", "min .. max", "events"
             );
         }
         for peer in &self.peers {
             let Spread { median, min, max, .. } = peer.pillarbox;
             println!(
-                "{:<24} {:>9.0} {:>9.2} {:>9.0} {median:>6.2} {:>15}",
+                "{:<42} {:>9.0} {:>9.2} {:>9.0} {median:>6.2} {:>15} {:>8}",
                 format!("{} {}", peer.name, peer.version),
                 peer.rates.median,
                 peer.to_limit.median,
                 peer.rates.median * median,
                 format!("{min:.2} .. {max:.2}"),
+                peer.events,
             );
+        }
+        for (name, reason) in &self.failed_peers {
+            println!("{name:<42} no figure: {reason}");
         }
         if !self.counts.is_empty() || !self.peers.is_empty() {
             println!(
@@ -208,7 +231,7 @@ impl Report {
                 "per event", "system", "round trips", "row writes", "log bytes", "commits"
             );
         }
-        let peers = self.peers.iter().map(|peer| ("drain", peer.name.as_str(), peer.counted));
+        let peers = self.peers.iter().map(|peer| ("peers", peer.name.as_str(), peer.counted));
         for (bench, system, counted) in self.counts.iter().copied().chain(peers) {
             let round_trips = counted.round_trips.map_or_else(|| "-".into(), |trips| format!("{trips:.4}"));
             println!(

@@ -49,7 +49,7 @@ impl round::Peer for Peer {
 
     async fn open(url: &str, tally: Arc<Tally>) -> Result<Self> {
         let pool = PgPoolOptions::new().max_connections(10).connect(url).await?;
-        let worker = WorkerOptions::default()
+        let options = WorkerOptions::default()
             .database(pool)
             .schema(SCHEMA)
             .concurrency(500)
@@ -57,10 +57,9 @@ impl round::Peer for Peer {
             .local_queue(LocalQueueConfig::default().with_size(500))
             .complete_job_batch_delay(Duration::from_millis(5))
             .add_extension(tally)
-            .define_job::<Event>()
-            .init()
-            .await?;
-        Ok(Self(worker))
+            .define_job::<Event>();
+        // Too large a future for the stack.
+        Ok(Self(Box::pin(options.init()).await?))
     }
 
     async fn run(self) -> Result<()> {

@@ -4,8 +4,7 @@ use std::{error::Error, future::pending, sync::Arc};
 
 use job::{JobSvcConfig, JobType, Jobs};
 use obix::{
-    EventCtx, EventDelivery, Handled, InsertOrder, MailboxConfig, MailboxTables, OutboxEventJobConfig,
-    SingletonSubscriber, out::Outbox,
+    EventCtx, EventDelivery, Handled, InsertOrder, MailboxConfig, Outbox, OutboxEventJobConfig, SingletonSubscriber,
 };
 use sqlx::{Connection as _, PgConnection};
 use sqlx_08::PgPool;
@@ -15,9 +14,6 @@ use crate::{Result, round, tally::Tally};
 
 const SCHEMA: &str = include_str!("obix.sql");
 const BATCH: usize = 1_000;
-
-#[derive(MailboxTables)]
-struct Tables;
 
 pub(crate) struct Peer {
     pool: PgPool,
@@ -39,7 +35,7 @@ impl SingletonSubscriber<Event, InsertOrder> for Counter {
     }
 }
 
-async fn outbox(pool: &PgPool) -> Result<Outbox<Event, Tables>> {
+async fn outbox(pool: &PgPool) -> Result<Outbox<Event>> {
     Ok(Outbox::init(pool, MailboxConfig::builder().backfill_page_size(BATCH).build()).await?)
 }
 

@@ -1,4 +1,5 @@
--- 20251204130225_obix_setup.sql of obix 0.16.0 (Apache-2.0, https://github.com/GaloyMoney/obix), which leaves it to its users to copy it.
+-- Copied without changes: migrations/20251204130225_obix_setup.sql of obix 0.16.0, https://github.com/GaloyMoney/obix.
+-- Apache-2.0, whose text is in LICENSE-APACHE at the top of this repository. obix asks its users to copy this file.
 CREATE TABLE persistent_outbox_events (
   id UUID NOT NULL DEFAULT gen_random_uuid(),
   sequence BIGSERIAL,

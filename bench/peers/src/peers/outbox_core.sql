@@ -1,4 +1,5 @@
--- 20260213152819_init.sql of outbox-postgres 0.3.0 (MIT, https://github.com/Vancoola/oxide-outbox), which leaves it to its users to copy it.
+-- Copied without changes: migrations/20260213152819_init.sql of outbox-postgres 0.3.0 by Dennis S. Dale,
+-- https://github.com/Vancoola/oxide-outbox. MIT. outbox-postgres asks its users to copy this file.
 -- Add migration script here
 create type status as enum (
     'Pending',

@@ -1,0 +1,125 @@
+//! Peers from crates.io, in rounds with Pillarbox and the limit. They live in a workspace of their own, whose programs
+//! measure one of them a call: see `bench/peers/README.md` for the contract.
+
+mod program;
+
+use std::path::PathBuf;
+
+use program::{LIMIT, Measured, PROGRAMS};
+
+use crate::{
+    Result, Sizes,
+    backend::{Backend as _, Begins, Counted, Database as _, Finish, PAGES, postgres},
+    drain,
+    report::{Figure, Peer, Report},
+    rounds::{Rounds, Spread, float},
+};
+
+const ROUNDS: usize = 3;
+/// The trial of a peer has a tenth of the events. So have its rounds, if all would take too long.
+const PART: usize = 10;
+
+/// A peer that had no failure so far.
+#[derive(Debug)]
+struct Candidate {
+    name: String,
+    program: PathBuf,
+    events: usize,
+    measured: Vec<Measured>,
+}
+
+pub(crate) async fn run(bed: &postgres::Bed, sizes: &Sizes, report: &mut Report) -> Result<()> {
+    let events = sizes.peers;
+    let mut peers = candidates(bed, events, report).await?;
+    let template = bed.filled(events).await?;
+    let (mut limit, mut pillarbox) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        report.begin(&format!("peers, round {} of {ROUNDS}", round + 1));
+        let mut fastest = 0.0_f64;
+        for page in PAGES {
+            let database = bed.copy(&template).await?;
+            fastest = fastest.max(float(events) / database.drain(events, page, Finish::Delete).await?);
+        }
+        limit.push(fastest);
+        let database = bed.copy(&template).await?;
+        pillarbox.push(drain::rate(&database, events, Finish::Delete).await?);
+        let mut left = Vec::new();
+        for mut peer in peers {
+            match program::measure(&peer.program, bed.url(), &peer.name, peer.events).await {
+                Ok(measured) => {
+                    peer.measured.push(measured);
+                    left.push(peer);
+                }
+                Err(error) => report.fail_peer(peer.name, error.to_string()),
+            }
+        }
+        peers = left;
+    }
+    drop(template);
+    let by_pillarbox = bed.count(events, events, Begins::Explicitly, async |database| {
+        drain::rate(database, events, Finish::Delete).await.map(drop)
+    });
+    report.count("peers", "pillarbox", by_pillarbox.await?);
+
+    let mut fastest: Option<(f64, String, Rounds)> = None;
+    for Candidate { name, events, measured, .. } in peers {
+        let rates: Vec<f64> = measured.iter().map(|one| one.events_per_second).collect();
+        let against = Rounds { limit: rates.clone(), pillarbox: pillarbox.clone() };
+        let median = |value: fn(&Measured) -> f64| Spread::of(measured.iter().map(value)).median;
+        let spread = Spread::of(rates.iter().copied());
+        report.add_peer(Peer {
+            version: measured[0].version.clone(),
+            settings: measured[0].settings.clone(),
+            events,
+            rates: spread,
+            to_limit: Rounds { limit: limit.clone(), pillarbox: rates }.ratios(),
+            pillarbox: against.ratios(),
+            counted: Counted {
+                round_trips: None,
+                row_writes: median(|one| one.row_writes_per_event),
+                log_bytes: median(|one| one.wal_bytes_per_event),
+                commits: median(|one| one.commits_per_event),
+            },
+            name: name.clone(),
+        });
+        if fastest.as_ref().is_none_or(|(rate, ..)| spread.median > *rate) {
+            fastest = Some((spread.median, name, against));
+        }
+    }
+    if let Some((_, name, rounds)) = fastest {
+        let to_limit = Rounds { limit, pillarbox }.ratios();
+        let figure = Figure::of_rounds("peers", "events/s", &rounds, postgres::Bed::TARGETS.peers);
+        let note = format!("drain_delete of {events} events; not the limit, but the fastest peer: {name}");
+        report.add(figure.beside_peer(to_limit).note(note));
+    }
+    Ok(())
+}
+
+/// Builds the peers and tries each with a part of the events. One that fails says so in the report, and the others go
+/// on.
+async fn candidates(bed: &postgres::Bed, events: usize, report: &mut Report) -> Result<Vec<Candidate>> {
+    report.begin("peers: building and trying them");
+    let mut candidates = Vec::new();
+    for (name, how) in PROGRAMS {
+        let program = match program::build(name, how).await {
+            Ok(program) => program,
+            Err(error) => {
+                report.fail_peer(name.to_owned(), error.to_string());
+                continue;
+            }
+        };
+        for name in program::list(&program).await? {
+            let part = events / PART;
+            match program::measure(&program, bed.url(), &name, part).await {
+                Ok(trial) => {
+                    // Half of the limit is left for the filling, and for who gets slower with more events.
+                    let fits = trial.seconds * float(PART) < LIMIT.as_secs_f64() / 2.0;
+                    let events = if fits { events } else { part };
+                    candidates.push(Candidate { name, program: program.clone(), events, measured: Vec::new() });
+                }
+                Err(error) => report.fail_peer(name, error.to_string()),
+            }
+        }
+    }
+    Ok(candidates)
+}
