@@ -1,5 +1,7 @@
 //! What PostgreSQL's errors mean to the caller.
 
+use std::io;
+
 use pillarbox_core::port::{StoreError, StoreErrorKind};
 
 pub(crate) const BROKEN: &str = "the connection to the database broke";
@@ -13,12 +15,11 @@ pub(crate) fn of(error: sqlx::Error) -> StoreError {
 
 /// An error of a commit: what broke in the middle of it may have left it in effect.
 pub(crate) fn of_commit(error: sqlx::Error) -> StoreError {
-    let (kind, message) = match judge(&error) {
-        (StoreErrorKind::Unavailable, _) => {
-            (StoreErrorKind::OutcomeUnknown, "the connection broke during the commit: it may be in effect")
-        }
-        other => other,
-    };
+    let (kind, message) = judge(&error);
+    if kind == StoreErrorKind::Unavailable || matches!(error, sqlx::Error::Io(_)) {
+        let message = "the connection broke during the commit: it may be in effect";
+        return StoreError::new(StoreErrorKind::OutcomeUnknown, message).caused_by(error);
+    }
     StoreError::new(kind, message).caused_by(error)
 }
 
@@ -44,19 +45,34 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
             (Unavailable, "no free connection in the pool: finish transactions sooner, or make the pool larger")
         }
         sqlx::Error::PoolClosed => (Rejected, "the pool is closed"),
-        sqlx::Error::Io(_)
-        | sqlx::Error::WorkerCrashed
+        sqlx::Error::Io(error) => of_io(error.kind()),
+        sqlx::Error::WorkerCrashed
         | sqlx::Error::BeginFailed
         | sqlx::Error::Protocol(_)
         | sqlx::Error::InvalidSavePointStatement => (Unavailable, BROKEN),
         sqlx::Error::Tls(_) => {
-            (Unavailable, "no TLS connection could be made: check `sslmode` and `sslrootcert` in the database URL")
+            (Rejected, "no TLS connection could be made: check `sslmode` and `sslrootcert` in the database URL")
         }
         sqlx::Error::Configuration(_) => (
             Rejected,
             "the database URL can't be understood: use `postgres://user:password@host:port/database?sslmode=...`",
         ),
         _ => (Rejected, MISUNDERSTOOD),
+    }
+}
+
+fn of_io(kind: io::ErrorKind) -> (StoreErrorKind, &'static str) {
+    match kind {
+        // That is how the driver tells what went wrong in TLS once the server has agreed to it.
+        io::ErrorKind::InvalidData => (
+            StoreErrorKind::Rejected,
+            "the server's certificate is not trusted: check `sslmode` and `sslrootcert` in the database URL",
+        ),
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => (
+            StoreErrorKind::Unavailable,
+            "a file that the database URL names can't be opened: the server's socket, or a certificate",
+        ),
+        _ => (StoreErrorKind::Unavailable, BROKEN),
     }
 }
 
@@ -136,8 +152,10 @@ mod tests {
 
     #[test]
     fn a_connection_that_breaks_during_the_commit_leaves_its_outcome_unknown() {
-        let broken = || sqlx::Error::Io(std::io::ErrorKind::UnexpectedEof.into());
+        let broken = || sqlx::Error::Io(io::ErrorKind::UnexpectedEof.into());
         assert_eq!(of(broken()).kind(), StoreErrorKind::Unavailable);
         assert_eq!(of_commit(broken()).kind(), StoreErrorKind::OutcomeUnknown);
+        let garbled = sqlx::Error::Io(io::ErrorKind::InvalidData.into());
+        assert_eq!(of_commit(garbled).kind(), StoreErrorKind::OutcomeUnknown);
     }
 }

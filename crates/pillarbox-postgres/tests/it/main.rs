@@ -4,10 +4,10 @@
 
 mod broken;
 mod conformance;
-mod cost;
 mod driver;
 mod fence;
 mod late;
+mod private;
 mod schema;
 mod support;
 

@@ -1,7 +1,6 @@
 //! PostgreSQL servers.
 
 mod programs;
-mod tls;
 
 use std::{
     fs,
@@ -13,13 +12,13 @@ use std::{
 
 pub use programs::Version;
 use programs::{PSQL, Programs, USER};
-use tls::Certificate;
 
 use crate::{
     Database, Error,
     folder::{self, Temporary},
     login::{self, Login},
     process::{self, Guarded, Signal},
+    tls::Certificate,
 };
 
 /// A private PostgreSQL server on 127.0.0.1 and on a unix socket, gone when this is dropped or the process dies.
