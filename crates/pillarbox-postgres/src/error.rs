@@ -5,6 +5,7 @@ use std::io;
 use pillarbox_core::port::{StoreError, StoreErrorKind};
 
 pub(crate) const BROKEN: &str = "the connection to the database broke";
+const READ_ONLY: &str = "the database only reads: the server is a standby, or the transaction is set to read only";
 pub(crate) const MISUNDERSTOOD: &str = "the database's answer can't be understood";
 
 /// An error of a statement, a begin or a connect.
@@ -90,9 +91,9 @@ pub(crate) fn of_state(state: &str, message: &str) -> (StoreErrorKind, &'static 
             Rejected,
             "an earlier statement of the transaction failed, so all of it is rolled back: look at that error",
         ),
-        (_, "25006") => {
-            (Unavailable, "the database only reads: the server is a standby, or the transaction is set to read only")
-        }
+        (_, "25006") => (Unavailable, READ_ONLY),
+        // Of a standby, to a transaction that says that it writes.
+        (_, "0A000") if message.contains("during recovery") => (Unavailable, READ_ONLY),
         (_, "25P03" | "57P05") => (Unavailable, "the server ended the session, which was idle for too long"),
         (_, "57014") => (Unavailable, "the statement was cancelled, by its timeout or by a person"),
         ("08" | "57", _) => (Unavailable, "the server ended the connection or accepts none now"),
@@ -147,6 +148,7 @@ mod tests {
             assert_eq!(of_state(state, "").0, kind, "{state}");
         }
         assert_eq!(of_state("0A000", "cached plan must not change result type").0, Unavailable);
+        assert_eq!(of_state("0A000", "cannot set transaction read-write mode during recovery").0, Unavailable);
         assert!(of_state("26000", "").1.contains("pillarbox_pooler=transaction"));
     }
 

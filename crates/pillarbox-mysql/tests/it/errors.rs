@@ -3,20 +3,23 @@
 use std::{error::Error as _, time::Duration};
 
 use pillarbox_core::port::{
-    AdminStore as _, Batch, Candidate, NewKey, OwnStore as _, Position, ReadStore as _, Scan, Settled, StoreError,
-    StoreErrorKind, TransactStore as _, UpkeepStore as _, WriteStore as _,
+    AdminStore as _, Batch, Candidate, Change, NewKey, OwnStore as _, Position, ReadStore as _, Scan, Settled,
+    StoreError, StoreErrorKind, TransactStore as _, UpkeepStore as _, WriteStore as _,
 };
 use pillarbox_core::{domain::PartitionSet, new_id};
 use pillarbox_mysql::{MySqlStore, Options};
 use pillarbox_testkit::servers::Shared;
 use sqlx::{Executor as _, MySqlConnection, MySqlPool, Row as _};
+use tokio::task::JoinHandle;
 
-use crate::support::{MINUTE, Outbox, event, join, new_row, on_each_server};
+use crate::support::{MINUTE, Outbox, event, join, new_row, on_each_server, outcome, owner, settle};
 
 on_each_server!(
     killed_connections_are_unavailable_and_replaced,
     a_connection_lost_in_the_commit_leaves_the_outcome_unknown,
     a_lock_held_for_too_long_is_a_conflict,
+    a_settle_that_loses_in_a_deadlock_is_run_again,
+    a_settle_whose_lock_is_held_for_too_long_is_run_again,
     missing_tables_ask_for_the_migrations,
     passwords_are_not_told,
     a_full_pool_is_unavailable,
@@ -86,6 +89,50 @@ async fn a_lock_held_for_too_long_is_a_conflict(server: Shared) {
     outbox.insert(&mut tx, &[new_row(event())]).await.unwrap();
     outbox.rollback(tx).await.unwrap();
     assert_eq!(outbox.number("select count(*) from outbox_event").await, 0);
+}
+
+/// Two events, and a settle of both in a task of its own. The second is locked by the session, so the settle waits with
+/// the first one locked: it goes by rising numbers.
+async fn settle_that_waits(outbox: &Outbox, holder: &mut MySqlConnection) -> (u64, JoinHandle<Settled>) {
+    outbox.write([event(), event()]).await;
+    let (lease, taken) = owner(outbox, "n", MINUTE).await;
+    let rows = outbox.page(&Position::START).await.rows;
+    let done = rows.iter().map(|row| outcome(row, &taken, Change::Done)).collect();
+    holder.execute("select seq from outbox_event where seq = 2 for update").await.unwrap();
+    let store = outbox.store.clone();
+    let settling = tokio::spawn(async move { settle(&store, &lease, done).await });
+    (outbox.someone_waits(0).await, settling)
+}
+
+/// Decision 9.
+async fn a_settle_that_loses_in_a_deadlock_is_run_again(server: Shared) {
+    let outbox = Outbox::new(server).await;
+    outbox.run("create table side (n int primary key)").await;
+    let mut holder = outbox.session().await;
+    holder.execute("start transaction").await.unwrap();
+    // The server ends the transaction that has done less.
+    for n in 0..50 {
+        sqlx::query("insert into side values (?)").bind(n).execute(&mut holder).await.unwrap();
+    }
+    let (loser, settling) = settle_that_waits(&outbox, &mut holder).await;
+    holder.execute("select seq from outbox_event where seq = 1 for update").await.unwrap();
+    // Its second run waits for the first event.
+    outbox.someone_waits(loser).await;
+    holder.execute("commit").await.unwrap();
+    assert_eq!(settling.await.unwrap(), Settled::Applied { stale: 0 });
+    assert_eq!(outbox.number("select count(*) from outbox_event where status = 'DONE'").await, 2);
+}
+
+/// Decision 9.
+async fn a_settle_whose_lock_is_held_for_too_long_is_run_again(server: Shared) {
+    let outbox = Outbox::new(server).await;
+    let mut holder = outbox.session().await;
+    holder.execute("start transaction").await.unwrap();
+    let (first, settling) = settle_that_waits(&outbox, &mut holder).await;
+    outbox.someone_waits(first).await;
+    holder.execute("commit").await.unwrap();
+    assert_eq!(settling.await.unwrap(), Settled::Applied { stale: 0 });
+    assert_eq!(outbox.number("select count(*) from outbox_event where status = 'DONE'").await, 2);
 }
 
 async fn missing_tables_ask_for_the_migrations(server: Shared) {

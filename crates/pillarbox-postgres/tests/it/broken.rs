@@ -4,13 +4,13 @@ use std::{error::Error as _, time::Duration};
 
 use pillarbox_core::domain::{Partition, Seq};
 use pillarbox_core::port::{
-    OwnStore as _, Position, ReadStore as _, Settled, StoreErrorKind, TransactStore as _, UpkeepStore as _,
+    Change, OwnStore as _, Position, ReadStore as _, Settled, StoreErrorKind, TransactStore as _, UpkeepStore as _,
     WakeStore as _, WriteStore as _,
 };
 use pillarbox_postgres::{Options, PostgresStore};
 use pillarbox_testkit::servers::Shared;
 
-use crate::support::{MINUTE, Outbox, event, new_row, owner, page, run_in, settle};
+use crate::support::{MINUTE, Outbox, event, new_row, outcome, owner, page, run_in, settle};
 
 #[tokio::test]
 async fn every_connection_comes_back_after_it_broke() {
@@ -63,6 +63,26 @@ async fn a_lock_timeout_is_a_conflict() {
     run_in(&mut tx, "set local lock_timeout = '10ms'").await;
     let error = outbox.insert(&mut tx, &[new_row(event())]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error:?}");
+}
+
+/// The application's transactions are as the database sets them; the store's own say what they need.
+#[tokio::test]
+async fn a_database_set_to_read_only_refuses_writers_in_clear_words_and_settles_what_it_has() {
+    let outbox = Outbox::new().await;
+    outbox.write([event()]).await;
+    let (name, set) = (outbox.database.name(), "default_transaction_read_only");
+    outbox.database.run(&format!("alter database {name} set {set} = on")).unwrap();
+    let store = outbox.another(Options::new());
+    let mut tx = store.begin().await.unwrap();
+    let error = store.insert(&mut tx, &[new_row(event())]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
+    assert!(error.to_string().contains("read only"), "{error}");
+    drop(tx);
+    let (lease, taken) = owner(&store, "n").await;
+    let rows = page(&store, &Position::START, 9).await.rows;
+    let done = vec![outcome(&rows[0], &taken, Change::Done)];
+    assert_eq!(settle(&store, &lease, done).await, Settled::Applied { stale: 0 });
+    assert_eq!(outbox.number("select count(*) from outbox_event where status = 'DONE'").await, 1);
 }
 
 #[tokio::test]

@@ -2,4 +2,5 @@
 //! few of them at once.
 
 mod cost;
+mod standby;
 mod tls;
