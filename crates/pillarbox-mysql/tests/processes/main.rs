@@ -9,4 +9,5 @@ mod shop;
 
 pillarbox_testkit::processes!(shop::Shared);
 pillarbox_testkit::processes!(@served shop::Shared);
+pillarbox_testkit::processes!(@telling mysql: shop::MySql);
 pillarbox_testkit::processes!(@private shop::Private);

@@ -110,6 +110,39 @@ impl Served for Shared {
     }
 }
 
+/// On MySQL, which may be missing.
+pub(crate) struct MySql(Shared);
+
+impl Site for MySql {
+    type App = Shop;
+
+    fn missing() -> Option<String> {
+        let server = servers::Shared::MySql;
+        (!server.is_there()).then(|| format!("{} is not set", server.variable()))
+    }
+
+    fn fresh() -> Self {
+        Self(Shared(servers::Shared::MySql.database()))
+    }
+
+    /// It offers TLS by itself, and the proxy can't look into that.
+    fn url(&self) -> String {
+        format!("{}?ssl-mode=DISABLED", self.0.url())
+    }
+}
+
+impl Served for MySql {
+    const STANDING: &'static str = Shared::STANDING;
+
+    async fn end_a_connection(&self, store: &MySqlStore) -> Result<(), Failure> {
+        self.0.end_a_connection(store).await
+    }
+
+    fn hold_open(&self, what: Held) -> Box<dyn Send> {
+        self.0.hold_open(what)
+    }
+}
+
 /// A connection with a runtime of its own, so that it is there as long as this is.
 struct Open {
     _connection: MySqlConnection,

@@ -9,4 +9,5 @@ mod wake;
 
 pillarbox_testkit::processes!(shop::Shared);
 pillarbox_testkit::processes!(@served shop::Shared);
+pillarbox_testkit::processes!(@telling newest: shop::Newest);
 pillarbox_testkit::processes!(@private shop::Private);

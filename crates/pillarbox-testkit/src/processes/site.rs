@@ -79,6 +79,11 @@ pub trait Site: Sized + Send + Sync + 'static {
     /// The application that lives there.
     type App: Application;
 
+    /// What is missing here, if the cases can't run: they are left out, and say so.
+    fn missing() -> Option<String> {
+        None
+    }
+
     /// An empty database of the test's own, without tables.
     fn fresh() -> Self;
 
