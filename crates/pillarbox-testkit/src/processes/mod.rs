@@ -57,6 +57,7 @@ macro_rules! processes {
             nodes_killed_again_and_again_lose_nothing_and_the_survivor_takes_over,
             a_single_node_started_again_after_a_kill_delivers_within_seconds,
             a_killed_writers_event_is_delivered_if_and_only_if_it_was_committed,
+            a_writer_killed_between_a_dedup_key_and_its_event_leaves_neither,
         );
         $crate::processes!(@group $site, pause:
             a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old,
