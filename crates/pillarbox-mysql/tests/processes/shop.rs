@@ -182,10 +182,13 @@ impl Site for Private {
 }
 
 impl processes::Private for Private {
+    const WAYS: &'static [Restart] = &[Restart::Fast, Restart::Killed];
+
     fn restart(&mut self, how: Restart) {
         match how {
             Restart::Fast => self.server.stop(),
-            Restart::Killed => self.server.kill_9(),
+            // It knows no other way without order.
+            Restart::Immediate | Restart::Killed => self.server.kill_9(),
         }
         self.server.start_again().unwrap();
     }

@@ -166,9 +166,12 @@ impl Site for Private {
 }
 
 impl processes::Private for Private {
+    const WAYS: &'static [Restart] = &[Restart::Fast, Restart::Immediate, Restart::Killed];
+
     fn restart(&mut self, how: Restart) {
         match how {
             Restart::Fast => self.server.stop(Stop::Fast),
+            Restart::Immediate => self.server.stop(Stop::Immediate),
             Restart::Killed => self.server.kill_9(),
         }
         self.server.start_again().unwrap();

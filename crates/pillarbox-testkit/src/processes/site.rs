@@ -118,6 +118,9 @@ pub enum Held {
 
 /// A site on a server of the test's own, which can be restarted.
 pub trait Private: Site {
+    /// The ways in which this server can end.
+    const WAYS: &'static [Restart];
+
     /// Stops the server and starts it again.
     fn restart(&mut self, how: Restart);
 }
@@ -127,6 +130,8 @@ pub trait Private: Site {
 pub enum Restart {
     /// In order, and at once.
     Fast,
+    /// At once, with a word to its clients, and without writing anything out.
+    Immediate,
     /// By kill -9.
     Killed,
 }
