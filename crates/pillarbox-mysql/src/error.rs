@@ -78,9 +78,12 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
             number if DENIED.contains(&number) => (Rejected, "the user lacks a right that the statement needs"),
             _ => (Rejected, "the server refused the statement"),
         },
-        sqlx::Error::PoolTimedOut => {
-            (Unavailable, "no free connection in the write pool: finish transactions sooner, or make the pool larger")
-        }
+        // The driver's pool waits for a server that refuses connections as it does for a free one.
+        sqlx::Error::PoolTimedOut => (
+            Unavailable,
+            "no connection from the write pool in time: see that the server runs, finish transactions sooner, or make \
+             the pool larger",
+        ),
         sqlx::Error::PoolClosed => (Rejected, "the write pool is closed"),
         sqlx::Error::Io(error) => of_io(error.kind()),
         sqlx::Error::Protocol(_)

@@ -42,9 +42,12 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
 
     match error {
         sqlx::Error::Database(database) => of_state(database.code().as_deref().unwrap_or_default(), database.message()),
-        sqlx::Error::PoolTimedOut => {
-            (Unavailable, "no free connection in the pool: finish transactions sooner, or make the pool larger")
-        }
+        // The driver's pool waits for a server that refuses connections as it does for a free one.
+        sqlx::Error::PoolTimedOut => (
+            Unavailable,
+            "no connection from the pool in time: see that the server runs, finish transactions sooner, or make the \
+             pool larger",
+        ),
         sqlx::Error::PoolClosed => (Rejected, "the pool is closed"),
         sqlx::Error::Io(error) => of_io(error.kind()),
         sqlx::Error::WorkerCrashed

@@ -7,6 +7,7 @@
 //! - [`Probe`] records deliveries, waits for them, and plays handlers that fail, panic or hang.
 //! - `servers`, with the feature of this name: real database servers, and a proxy that breaks connections.
 //! - `processes`, with the feature of this name: several processes on one database, and what ends them.
+//! - `told`, with the same feature: what errors and logs tell, for tests of what they must not.
 //! - [`conformance`](mod@conformance) is the exam: a backend runs it with one line.
 //! - [`driver`](mod@driver) is the exam of a driver, whose transactions events are written in.
 
@@ -20,6 +21,8 @@ mod patience;
 pub mod probe;
 #[cfg(feature = "processes")]
 pub mod processes;
+#[cfg(feature = "processes")]
+pub mod told;
 
 pub use clock::ManualClock;
 pub use faulty::{Call, Faults, Faulty};

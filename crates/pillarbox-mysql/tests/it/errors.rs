@@ -1,6 +1,6 @@
 //! What the server's errors become, and what a lost connection leaves behind.
 
-use std::{error::Error as _, time::Duration};
+use std::time::Duration;
 
 use pillarbox_core::port::{
     AdminStore as _, Batch, Candidate, Change, NewKey, OwnStore as _, Position, ReadStore as _, Scan, Settled,
@@ -8,7 +8,10 @@ use pillarbox_core::port::{
 };
 use pillarbox_core::{domain::PartitionSet, new_id};
 use pillarbox_mysql::{MySqlStore, Options};
-use pillarbox_testkit::servers::Shared;
+use pillarbox_testkit::{
+    servers::{Proxy, Shared, login},
+    told,
+};
 use sqlx::{Executor as _, MySqlConnection, MySqlPool, Row as _};
 use tokio::task::JoinHandle;
 
@@ -150,7 +153,7 @@ async fn missing_tables_ask_for_the_migrations(server: Shared) {
 async fn passwords_are_not_told(server: Shared) {
     let database = server.database();
     let good = database.url();
-    let password = pillarbox_testkit::servers::login::USER.password;
+    let password = login::USER.password;
     let port = format!(":{}", database.port());
     for url in [
         good.replace(password, "hunter2"),
@@ -161,16 +164,22 @@ async fn passwords_are_not_told(server: Shared) {
         good.replace(database.name(), "").replace(password, "hunter2"),
     ] {
         let error = MySqlStore::open(&url).await.unwrap_err();
-        let mut told = format!("{error} {error:?}");
-        let mut source = error.source();
-        while let Some(error) = source {
-            told.push_str(&error.to_string());
-            source = error.source();
-        }
-        assert!(!told.contains("hunter2"), "{told}");
+        assert!(!told::by(&error).contains("hunter2"), "{error:?}");
     }
     let store = MySqlStore::open(&good).await.unwrap();
-    assert!(!format!("{store:?}").contains(password));
+    let pooled = MySqlStore::from_pool(store.pool().clone()).unwrap();
+    let shown = format!("{store:?} {pooled:?} {:?} {:?}", Options::new(), store.begin().await.unwrap());
+    assert!(!shown.contains(password), "{shown}");
+}
+
+#[tokio::test]
+async fn no_log_tells_the_password() {
+    let database = Shared::MariaDb.database();
+    let proxy = Proxy::to_url(&database.url()).unwrap();
+    let store = Options::new().log_statements().open(proxy.url(&database.url())).await.unwrap();
+    let log = told::in_trouble(store, &proxy).await;
+    assert!(log.contains("insert into"), "the driver's words are missing: {log}");
+    assert!(!log.contains(login::USER.password), "{log}");
 }
 
 async fn a_full_pool_is_unavailable(server: Shared) {

@@ -1,6 +1,6 @@
 //! Connections that break, and what the errors say.
 
-use std::{error::Error as _, time::Duration};
+use std::time::Duration;
 
 use pillarbox_core::domain::{Partition, Seq};
 use pillarbox_core::port::{
@@ -8,7 +8,10 @@ use pillarbox_core::port::{
     WakeStore as _, WriteStore as _,
 };
 use pillarbox_postgres::{Options, PostgresStore};
-use pillarbox_testkit::servers::Shared;
+use pillarbox_testkit::{
+    servers::{Proxy, Shared, login},
+    told,
+};
 
 use crate::support::{MINUTE, Outbox, event, new_row, outcome, owner, page, run_in, settle};
 
@@ -106,13 +109,36 @@ async fn no_error_tells_the_password() {
         format!("postgres://nobody:open-sesame@127.0.0.1:{port}/nowhere"),
         "postgres://nobody:open-sesame@127.0.0.1:1/nowhere".into(),
     ] {
-        let store = PostgresStore::open(&url).unwrap();
-        let error = store.begin().await.unwrap_err();
-        assert!(!format!("{error:?} {error} {:?} {store:?}", error.source()).contains("open-sesame"));
+        let store = Options::new().answer_within(Duration::from_secs(3)).open(&url).unwrap();
+        for error in [store.begin().await.unwrap_err(), store.rows(&[Seq(1)]).await.unwrap_err()] {
+            assert!(!format!("{} {store:?}", told::by(&error)).contains("open-sesame"), "{error:?}");
+        }
     }
-    let error = PostgresStore::open("postgres://nobody:open-sesame@host:port/x").unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Rejected);
-    assert!(!format!("{error:?} {error}").contains("open-sesame"), "{error:?}");
+    for url in [
+        "postgres://nobody:open-sesame@host:port/x",
+        "postgres://nobody:open-sesame@[",
+        "postgres://nobody:open-sesame@host/x?sslmode=perhaps",
+        "postgres://nobody:open-sesame@host/x?pillarbox_pooler=perhaps",
+        "open-sesame",
+    ] {
+        let error = PostgresStore::open(url).unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Rejected, "{url}");
+        assert!(!told::by(&error).contains("open-sesame"), "{error:?}");
+    }
+    let outbox = Outbox::new().await;
+    let pooled = PostgresStore::from_pool(outbox.pool().clone()).unwrap();
+    let shown = format!("{:?} {pooled:?} {:?} {:?}", outbox.store, Options::new(), outbox.begin().await.unwrap());
+    assert!(!shown.contains(login::USER.password), "{shown}");
+}
+
+#[tokio::test]
+async fn no_log_tells_the_password() {
+    let database = Shared::Postgres.database();
+    let proxy = Proxy::to_url(&database.url()).unwrap();
+    let store = Options::new().log_statements().open(proxy.url(&database.url())).unwrap();
+    let log = told::in_trouble(store, &proxy).await;
+    assert!(log.contains("insert into"), "the driver's words are missing: {log}");
+    assert!(!log.contains(login::USER.password), "{log}");
 }
 
 #[tokio::test]

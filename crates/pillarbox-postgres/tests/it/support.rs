@@ -1,11 +1,11 @@
 //! A store in a database of its own, and the steps that most tests take.
 
-use std::{error::Error as _, ops::Deref, time::Duration};
+use std::{ops::Deref, time::Duration};
 
 use pillarbox_core::domain::{Event, EventBuilder, Lease, NodeId, Partition, PartitionSet, Seq};
 use pillarbox_core::port::{
     Batch, Candidate, Change, Joining, NewRow, OwnStore as _, Page, Position, ReadStore as _, Row, Scan, Settled,
-    Settlement, StoreError, Taken, TransactStore as _, UpkeepStore as _, WriteStore as _,
+    Settlement, Taken, TransactStore as _, UpkeepStore as _, WriteStore as _,
 };
 use pillarbox_postgres::{Options, PostgresStore};
 use pillarbox_testkit::servers::{Database, Shared};
@@ -144,15 +144,4 @@ pub(crate) fn outcome(row: &Row, taken: &[Taken], change: Change) -> Settlement 
 pub(crate) async fn settle(store: &PostgresStore, lease: &Lease, outcomes: Vec<Settlement>) -> Settled {
     let batch = Batch { outcomes, ..Batch::default() };
     store.settle(lease, &batch).await.unwrap()
-}
-
-/// All that an error tells, with its causes.
-pub(crate) fn in_full(error: &StoreError) -> String {
-    let mut told = format!("{error} {error:?}");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        told.push_str(&format!(" {error} {error:?}"));
-        cause = error.source();
-    }
-    told
 }

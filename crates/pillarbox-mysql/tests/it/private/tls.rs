@@ -2,11 +2,14 @@
 
 use pillarbox_core::port::{Position, StoreError, StoreErrorKind, TransactStore as _, UpkeepStore as _};
 use pillarbox_mysql::MySqlStore;
-use pillarbox_testkit::servers::{Shared, login, mysql::Options};
+use pillarbox_testkit::{
+    servers::{Shared, login, mysql::Options},
+    told,
+};
 use sqlx::Row as _;
 
 use super::Own;
-use crate::support::{MINUTE, in_full, on_each_server, owner, page, settle};
+use crate::support::{MINUTE, on_each_server, owner, page, settle};
 
 on_each_server!(
     every_connection_is_encrypted_when_the_url_says_so,
@@ -63,6 +66,6 @@ async fn a_server_that_is_not_who_the_url_wants_is_refused_in_clear_words(like: 
 /// What the store says, which is not the password.
 async fn refusal(url: &str) -> StoreError {
     let error = MySqlStore::open(url).await.unwrap_err();
-    assert!(!in_full(&error).contains(login::USER.password), "{error:?}");
+    assert!(!told::by(&error).contains(login::USER.password), "{error:?}");
     error
 }

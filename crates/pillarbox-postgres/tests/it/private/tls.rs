@@ -7,9 +7,12 @@ use pillarbox_core::port::{
     Position, ReadStore as _, StoreError, StoreErrorKind, TransactStore as _, UpkeepStore as _, WakeStore as _,
 };
 use pillarbox_postgres::PostgresStore;
-use pillarbox_testkit::servers::{Postgres, Shared, login, postgres::Version};
+use pillarbox_testkit::{
+    servers::{Postgres, Shared, login, postgres::Version},
+    told,
+};
 
-use crate::support::{in_full, owner, page, settle};
+use crate::support::{owner, page, settle};
 
 fn server() -> (Postgres, String) {
     let server = Postgres::options(Version::Debian).tls().start().unwrap();
@@ -64,7 +67,7 @@ async fn refusals(url: &str) -> [StoreError; 2] {
     let store = PostgresStore::open(url).unwrap();
     let errors = [store.begin().await.unwrap_err(), store.rows(&[Seq(1)]).await.unwrap_err()];
     for error in &errors {
-        assert!(!format!("{} {store:?}", in_full(error)).contains(login::USER.password), "{error:?}");
+        assert!(!format!("{} {store:?}", told::by(error)).contains(login::USER.password), "{error:?}");
     }
     errors
 }
