@@ -93,9 +93,12 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
         sqlx::Error::Tls(_) => {
             (Rejected, "no encrypted connection could be made: check `ssl-mode` and `ssl-ca` in the database URL")
         }
-        sqlx::Error::Configuration(_) => {
-            (Rejected, "the database URL can't be understood: use `mysql://user:password@host/database`")
-        }
+        // Of a connect: what can't be read of a URL is told when it is read.
+        sqlx::Error::Configuration(_) => (
+            Rejected,
+            "the server wants another connection than the database URL describes: a login by `caching_sha2_password` \
+             needs TLS (`ssl-mode=REQUIRED`), and a certificate needs its key",
+        ),
         _ => (Rejected, "the server's answer can't be understood"),
     }
 }

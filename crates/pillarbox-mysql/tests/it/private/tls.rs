@@ -59,6 +59,12 @@ async fn a_server_that_is_not_who_the_url_wants_is_refused_in_clear_words(like: 
         assert_eq!(error.kind(), StoreErrorKind::Rejected, "{url}: {error:?}");
         assert!(error.to_string().contains(says), "{url}: {error}");
     }
+    if like == Shared::MySql {
+        // Where nobody has logged in yet, the server must be told the password itself.
+        let error = refusal(&format!("{plain}?ssl-mode=DISABLED")).await;
+        assert_eq!(error.kind(), StoreErrorKind::Rejected, "{error:?}");
+        assert!(error.to_string().contains("needs TLS"), "{error:?}");
+    }
     let error = refusal(&format!("{url}?ssl-mode=VERIFY_IDENTITY&ssl-ca=/no/such/file")).await;
     assert!(error.to_string().contains("file"), "{error}");
 }
