@@ -1,5 +1,7 @@
 //! What the server's errors mean to the caller.
 
+use std::io;
+
 use pillarbox_core::port::{StoreError, StoreErrorKind};
 use sqlx::mysql::MySqlDatabaseError;
 
@@ -55,6 +57,8 @@ const READ_ONLY: [u16; 4] = [1290, 1792, 1836, 3032];
 const MISSING: [u16; 7] = [1049, 1051, 1054, 1146, 1176, 1305, 1412];
 const LOGIN: [u16; 4] = [1045, 1698, 1251, 3118];
 
+const BROKEN: &str = "the connection to the server broke";
+
 fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
     use StoreErrorKind::{Conflict, Rejected, Schema, Unavailable};
 
@@ -74,19 +78,42 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
             number if DENIED.contains(&number) => (Rejected, "the user lacks a right that the statement needs"),
             _ => (Rejected, "the server refused the statement"),
         },
-        sqlx::Error::PoolTimedOut => {
-            (Unavailable, "no free connection in the write pool: finish transactions sooner, or make the pool larger")
-        }
+        // The driver's pool waits for a server that refuses connections as it does for a free one.
+        sqlx::Error::PoolTimedOut => (
+            Unavailable,
+            "no connection from the write pool in time: see that the server runs, finish transactions sooner, or make \
+             the pool larger",
+        ),
         sqlx::Error::PoolClosed => (Rejected, "the write pool is closed"),
-        sqlx::Error::Io(_)
-        | sqlx::Error::Protocol(_)
+        sqlx::Error::Io(error) => of_io(error.kind()),
+        sqlx::Error::Protocol(_)
         | sqlx::Error::WorkerCrashed
         | sqlx::Error::BeginFailed
-        | sqlx::Error::InvalidSavePointStatement => (Unavailable, "the connection to the server broke"),
-        sqlx::Error::Tls(_) => (Rejected, "no encrypted connection: check `ssl-mode` and the certificates in the URL"),
-        sqlx::Error::Configuration(_) => {
-            (Rejected, "the database URL can't be understood: use `mysql://user:password@host/database`")
+        | sqlx::Error::InvalidSavePointStatement => (Unavailable, BROKEN),
+        sqlx::Error::Tls(_) => {
+            (Rejected, "no encrypted connection could be made: check `ssl-mode` and `ssl-ca` in the database URL")
         }
+        // Of a connect: what can't be read of a URL is told when it is read.
+        sqlx::Error::Configuration(_) => (
+            Rejected,
+            "the server wants another connection than the database URL describes: a login by `caching_sha2_password` \
+             needs TLS (`ssl-mode=REQUIRED`), and a certificate needs its key",
+        ),
         _ => (Rejected, "the server's answer can't be understood"),
+    }
+}
+
+fn of_io(kind: io::ErrorKind) -> (StoreErrorKind, &'static str) {
+    match kind {
+        // That is how the driver tells what went wrong in TLS once the server has agreed to it.
+        io::ErrorKind::InvalidData => (
+            StoreErrorKind::Rejected,
+            "the server's certificate is not trusted: check `ssl-mode` and `ssl-ca` in the database URL",
+        ),
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => (
+            StoreErrorKind::Unavailable,
+            "a file that the database URL names can't be opened: the server's socket, or a certificate",
+        ),
+        _ => (StoreErrorKind::Unavailable, BROKEN),
     }
 }

@@ -1,8 +1,11 @@
 //! What PostgreSQL's errors mean to the caller.
 
+use std::io;
+
 use pillarbox_core::port::{StoreError, StoreErrorKind};
 
 pub(crate) const BROKEN: &str = "the connection to the database broke";
+const READ_ONLY: &str = "the database only reads: the server is a standby, or the transaction is set to read only";
 pub(crate) const MISUNDERSTOOD: &str = "the database's answer can't be understood";
 
 /// An error of a statement, a begin or a connect.
@@ -13,12 +16,11 @@ pub(crate) fn of(error: sqlx::Error) -> StoreError {
 
 /// An error of a commit: what broke in the middle of it may have left it in effect.
 pub(crate) fn of_commit(error: sqlx::Error) -> StoreError {
-    let (kind, message) = match judge(&error) {
-        (StoreErrorKind::Unavailable, _) => {
-            (StoreErrorKind::OutcomeUnknown, "the connection broke during the commit: it may be in effect")
-        }
-        other => other,
-    };
+    let (kind, message) = judge(&error);
+    if kind == StoreErrorKind::Unavailable || matches!(error, sqlx::Error::Io(_)) {
+        let message = "the connection broke during the commit: it may be in effect";
+        return StoreError::new(StoreErrorKind::OutcomeUnknown, message).caused_by(error);
+    }
     StoreError::new(kind, message).caused_by(error)
 }
 
@@ -40,23 +42,41 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
 
     match error {
         sqlx::Error::Database(database) => of_state(database.code().as_deref().unwrap_or_default(), database.message()),
-        sqlx::Error::PoolTimedOut => {
-            (Unavailable, "no free connection in the pool: finish transactions sooner, or make the pool larger")
-        }
+        // The driver's pool waits for a server that refuses connections as it does for a free one.
+        sqlx::Error::PoolTimedOut => (
+            Unavailable,
+            "no connection from the pool in time: see that the server runs, finish transactions sooner, or make the \
+             pool larger",
+        ),
         sqlx::Error::PoolClosed => (Rejected, "the pool is closed"),
-        sqlx::Error::Io(_)
-        | sqlx::Error::WorkerCrashed
+        sqlx::Error::Io(error) => of_io(error.kind()),
+        sqlx::Error::WorkerCrashed
         | sqlx::Error::BeginFailed
         | sqlx::Error::Protocol(_)
         | sqlx::Error::InvalidSavePointStatement => (Unavailable, BROKEN),
         sqlx::Error::Tls(_) => {
-            (Unavailable, "no TLS connection could be made: check `sslmode` and `sslrootcert` in the database URL")
+            (Rejected, "no TLS connection could be made: check `sslmode` and `sslrootcert` in the database URL")
         }
         sqlx::Error::Configuration(_) => (
             Rejected,
             "the database URL can't be understood: use `postgres://user:password@host:port/database?sslmode=...`",
         ),
         _ => (Rejected, MISUNDERSTOOD),
+    }
+}
+
+fn of_io(kind: io::ErrorKind) -> (StoreErrorKind, &'static str) {
+    match kind {
+        // That is how the driver tells what went wrong in TLS once the server has agreed to it.
+        io::ErrorKind::InvalidData => (
+            StoreErrorKind::Rejected,
+            "the server's certificate is not trusted: check `sslmode` and `sslrootcert` in the database URL",
+        ),
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => (
+            StoreErrorKind::Unavailable,
+            "a file that the database URL names can't be opened: the server's socket, or a certificate",
+        ),
+        _ => (StoreErrorKind::Unavailable, BROKEN),
     }
 }
 
@@ -74,9 +94,9 @@ pub(crate) fn of_state(state: &str, message: &str) -> (StoreErrorKind, &'static 
             Rejected,
             "an earlier statement of the transaction failed, so all of it is rolled back: look at that error",
         ),
-        (_, "25006") => {
-            (Unavailable, "the database only reads: the server is a standby, or the transaction is set to read only")
-        }
+        (_, "25006") => (Unavailable, READ_ONLY),
+        // Of a standby, to a transaction that says that it writes.
+        (_, "0A000") if message.contains("during recovery") => (Unavailable, READ_ONLY),
         (_, "25P03" | "57P05") => (Unavailable, "the server ended the session, which was idle for too long"),
         (_, "57014") => (Unavailable, "the statement was cancelled, by its timeout or by a person"),
         ("08" | "57", _) => (Unavailable, "the server ended the connection or accepts none now"),
@@ -131,13 +151,16 @@ mod tests {
             assert_eq!(of_state(state, "").0, kind, "{state}");
         }
         assert_eq!(of_state("0A000", "cached plan must not change result type").0, Unavailable);
+        assert_eq!(of_state("0A000", "cannot set transaction read-write mode during recovery").0, Unavailable);
         assert!(of_state("26000", "").1.contains("pillarbox_pooler=transaction"));
     }
 
     #[test]
     fn a_connection_that_breaks_during_the_commit_leaves_its_outcome_unknown() {
-        let broken = || sqlx::Error::Io(std::io::ErrorKind::UnexpectedEof.into());
+        let broken = || sqlx::Error::Io(io::ErrorKind::UnexpectedEof.into());
         assert_eq!(of(broken()).kind(), StoreErrorKind::Unavailable);
         assert_eq!(of_commit(broken()).kind(), StoreErrorKind::OutcomeUnknown);
+        let garbled = sqlx::Error::Io(io::ErrorKind::InvalidData.into());
+        assert_eq!(of_commit(garbled).kind(), StoreErrorKind::OutcomeUnknown);
     }
 }

@@ -21,6 +21,7 @@ pub mod postgres;
 mod process;
 mod proxy;
 mod shared;
+mod tls;
 
 pub use database::Database;
 pub use error::Error;

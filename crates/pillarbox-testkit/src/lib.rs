@@ -8,6 +8,7 @@
 //! - `servers`, with the feature of this name: real database servers, and a proxy that breaks connections.
 //! - `processes`, with the feature of this name: several processes on one database, and what ends them.
 //! - [`proof`] reads what was committed and what was delivered, and says what is wrong.
+//! - `told`, with the same feature: what errors and logs tell, for tests of what they must not.
 //! - [`conformance`](mod@conformance) is the exam: a backend runs it with one line.
 //! - [`driver`](mod@driver) is the exam of a driver, whose transactions events are written in.
 
@@ -22,6 +23,8 @@ pub mod probe;
 #[cfg(feature = "processes")]
 pub mod processes;
 pub mod proof;
+#[cfg(feature = "processes")]
+pub mod told;
 
 pub use clock::ManualClock;
 pub use faulty::{Call, Faults, Faulty};

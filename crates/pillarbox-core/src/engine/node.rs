@@ -261,13 +261,15 @@ async fn send_hints(shared: Arc<Shared>, stop: CancellationToken) {
             () = shared.hints.notified() => {}
             () = stop.cancelled() => {}
         }
+        // Seen before the taking: what comes while a hint is under way waits for the next turn, also at the stop.
+        let is_last = stop.is_cancelled();
         let partitions = std::mem::take(&mut *shared.hinted.lock());
         if !partitions.is_empty()
             && let Err(error) = shared.store.hint(partitions).await
         {
             tracing::debug!(error = &error as &dyn std::error::Error, "a hint was not sent; its reader polls");
         }
-        if stop.is_cancelled() {
+        if is_last {
             return;
         }
         tokio::select! {

@@ -1,22 +1,28 @@
 //! What the server's errors become, and what a lost connection leaves behind.
 
-use std::{error::Error as _, time::Duration};
+use std::time::Duration;
 
 use pillarbox_core::port::{
-    AdminStore as _, Batch, Candidate, NewKey, OwnStore as _, Position, ReadStore as _, Scan, Settled, StoreError,
-    StoreErrorKind, TransactStore as _, UpkeepStore as _, WriteStore as _,
+    AdminStore as _, Batch, Candidate, Change, NewKey, OwnStore as _, Position, ReadStore as _, Scan, Settled,
+    StoreError, StoreErrorKind, TransactStore as _, UpkeepStore as _, WriteStore as _,
 };
 use pillarbox_core::{domain::PartitionSet, new_id};
 use pillarbox_mysql::{MySqlStore, Options};
-use pillarbox_testkit::servers::Shared;
+use pillarbox_testkit::{
+    servers::{Proxy, Shared, login},
+    told,
+};
 use sqlx::{Executor as _, MySqlConnection, MySqlPool, Row as _};
+use tokio::task::JoinHandle;
 
-use crate::support::{MINUTE, Outbox, event, join, new_row, on_each_server};
+use crate::support::{MINUTE, Outbox, event, join, new_row, on_each_server, outcome, owner, settle};
 
 on_each_server!(
     killed_connections_are_unavailable_and_replaced,
     a_connection_lost_in_the_commit_leaves_the_outcome_unknown,
     a_lock_held_for_too_long_is_a_conflict,
+    a_settle_that_loses_in_a_deadlock_is_run_again,
+    a_settle_whose_lock_is_held_for_too_long_is_run_again,
     missing_tables_ask_for_the_migrations,
     passwords_are_not_told,
     a_full_pool_is_unavailable,
@@ -88,6 +94,50 @@ async fn a_lock_held_for_too_long_is_a_conflict(server: Shared) {
     assert_eq!(outbox.number("select count(*) from outbox_event").await, 0);
 }
 
+/// Two events, and a settle of both in a task of its own. The second is locked by the session, so the settle waits with
+/// the first one locked: it goes by rising numbers.
+async fn settle_that_waits(outbox: &Outbox, holder: &mut MySqlConnection) -> (u64, JoinHandle<Settled>) {
+    outbox.write([event(), event()]).await;
+    let (lease, taken) = owner(outbox, "n", MINUTE).await;
+    let rows = outbox.page(&Position::START).await.rows;
+    let done = rows.iter().map(|row| outcome(row, &taken, Change::Done)).collect();
+    holder.execute("select seq from outbox_event where seq = 2 for update").await.unwrap();
+    let store = outbox.store.clone();
+    let settling = tokio::spawn(async move { settle(&store, &lease, done).await });
+    (outbox.someone_waits(0).await, settling)
+}
+
+/// Decision 9.
+async fn a_settle_that_loses_in_a_deadlock_is_run_again(server: Shared) {
+    let outbox = Outbox::new(server).await;
+    outbox.run("create table side (n int primary key)").await;
+    let mut holder = outbox.session().await;
+    holder.execute("start transaction").await.unwrap();
+    // The server ends the transaction that has done less.
+    for n in 0..50 {
+        sqlx::query("insert into side values (?)").bind(n).execute(&mut holder).await.unwrap();
+    }
+    let (loser, settling) = settle_that_waits(&outbox, &mut holder).await;
+    holder.execute("select seq from outbox_event where seq = 1 for update").await.unwrap();
+    // Its second run waits for the first event.
+    outbox.someone_waits(loser).await;
+    holder.execute("commit").await.unwrap();
+    assert_eq!(settling.await.unwrap(), Settled::Applied { stale: 0 });
+    assert_eq!(outbox.number("select count(*) from outbox_event where status = 'DONE'").await, 2);
+}
+
+/// Decision 9.
+async fn a_settle_whose_lock_is_held_for_too_long_is_run_again(server: Shared) {
+    let outbox = Outbox::new(server).await;
+    let mut holder = outbox.session().await;
+    holder.execute("start transaction").await.unwrap();
+    let (first, settling) = settle_that_waits(&outbox, &mut holder).await;
+    outbox.someone_waits(first).await;
+    holder.execute("commit").await.unwrap();
+    assert_eq!(settling.await.unwrap(), Settled::Applied { stale: 0 });
+    assert_eq!(outbox.number("select count(*) from outbox_event where status = 'DONE'").await, 2);
+}
+
 async fn missing_tables_ask_for_the_migrations(server: Shared) {
     let database = server.database();
     let store = MySqlStore::open(database.url()).await.unwrap();
@@ -103,7 +153,7 @@ async fn missing_tables_ask_for_the_migrations(server: Shared) {
 async fn passwords_are_not_told(server: Shared) {
     let database = server.database();
     let good = database.url();
-    let password = pillarbox_testkit::servers::login::USER.password;
+    let password = login::USER.password;
     let port = format!(":{}", database.port());
     for url in [
         good.replace(password, "hunter2"),
@@ -114,16 +164,22 @@ async fn passwords_are_not_told(server: Shared) {
         good.replace(database.name(), "").replace(password, "hunter2"),
     ] {
         let error = MySqlStore::open(&url).await.unwrap_err();
-        let mut told = format!("{error} {error:?}");
-        let mut source = error.source();
-        while let Some(error) = source {
-            told.push_str(&error.to_string());
-            source = error.source();
-        }
-        assert!(!told.contains("hunter2"), "{told}");
+        assert!(!told::by(&error).contains("hunter2"), "{error:?}");
     }
     let store = MySqlStore::open(&good).await.unwrap();
-    assert!(!format!("{store:?}").contains(password));
+    let pooled = MySqlStore::from_pool(store.pool().clone()).unwrap();
+    let shown = format!("{store:?} {pooled:?} {:?} {:?}", Options::new(), store.begin().await.unwrap());
+    assert!(!shown.contains(password), "{shown}");
+}
+
+#[tokio::test]
+async fn no_log_tells_the_password() {
+    let database = Shared::MariaDb.database();
+    let proxy = Proxy::to_url(&database.url()).unwrap();
+    let store = Options::new().log_statements().open(proxy.url(&database.url())).await.unwrap();
+    let log = told::in_trouble(store, &proxy).await;
+    assert!(log.contains("insert into"), "the driver's words are missing: {log}");
+    assert!(!log.contains(login::USER.password), "{log}");
 }
 
 async fn a_full_pool_is_unavailable(server: Shared) {

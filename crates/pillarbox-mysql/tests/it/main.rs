@@ -6,6 +6,7 @@ mod conformance;
 mod errors;
 mod fence;
 mod late;
+mod private;
 mod schema;
 mod support;
 mod writing;

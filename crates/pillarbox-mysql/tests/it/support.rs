@@ -12,7 +12,7 @@ use pillarbox_core::port::{
 };
 use pillarbox_mysql::{MySqlStore, Options};
 use pillarbox_testkit::servers::{Database, Shared};
-use sqlx::{Connection as _, MySqlConnection};
+use sqlx::{Connection as _, MySqlConnection, Row as _};
 
 pub(crate) const MINUTE: Duration = Duration::from_mins(1);
 
@@ -59,7 +59,14 @@ impl Outbox {
     }
 
     pub(crate) async fn with(server: Shared, options: Options) -> Self {
-        let database = server.database();
+        Self::open(server.database(), options).await
+    }
+
+    pub(crate) async fn on(database: Database) -> Self {
+        Self::open(database, Options::new()).await
+    }
+
+    async fn open(database: Database, options: Options) -> Self {
         let store = options.open(database.url()).await.unwrap();
         store.migrate().await.unwrap();
         Self { store, database }
@@ -92,6 +99,23 @@ impl Outbox {
         seqs
     }
 
+    /// Waits until a session of the database waits for a lock, other than this one, and returns its number.
+    pub(crate) async fn someone_waits(&self, other_than: u64) -> u64 {
+        let here = "select cast(id as unsigned) from information_schema.processlist where db = database() and id <> ?";
+        let end = Instant::now() + MINUTE;
+        loop {
+            let sessions = sqlx::query_scalar(here).bind(other_than).fetch_all(self.pool()).await.unwrap();
+            // The views on transactions are made anew only when nobody has looked for a tenth of a second.
+            let status = sqlx::query("show engine innodb status").fetch_one(self.pool()).await.unwrap();
+            let waiting = waiting(status.get(2));
+            if let Some(session) = sessions.into_iter().find(|session| waiting.contains(session)) {
+                return session;
+            }
+            assert!(Instant::now() < end, "nobody waits for a lock");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     pub(crate) async fn page(&self, after: &Position) -> Page {
         page(self, after, &mut |_: Candidate<'_>| true).await
     }
@@ -106,6 +130,13 @@ impl Outbox {
         }
         position
     }
+}
+
+/// The sessions that wait for a lock, from the server's report on its transactions.
+fn waiting(status: &str) -> Vec<u64> {
+    let transactions = status.split("---TRANSACTION ").skip(1).filter(|text| text.contains("\nLOCK WAIT"));
+    let thread = |text: &str| text.split_once("thread id ")?.1.split(',').next()?.parse().ok();
+    transactions.filter_map(thread).collect()
 }
 
 pub(crate) async fn page(

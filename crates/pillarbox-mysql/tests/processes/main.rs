@@ -9,5 +9,6 @@ mod shop;
 
 pillarbox_testkit::processes!(shop::Shared);
 pillarbox_testkit::processes!(@served shop::Shared);
+pillarbox_testkit::processes!(@telling mysql: shop::MySql);
 pillarbox_testkit::processes!(@private shop::Private);
 pillarbox_testkit::processes!(@stormy shop::Private);

@@ -115,6 +115,39 @@ async fn end_a_connection(store: &MySqlStore) -> Result<(), Failure> {
     Ok(())
 }
 
+/// On MySQL, which may be missing.
+pub(crate) struct MySql(Shared);
+
+impl Site for MySql {
+    type App = Shop;
+
+    fn missing() -> Option<String> {
+        let server = servers::Shared::MySql;
+        (!server.is_there()).then(|| format!("{} is not set", server.variable()))
+    }
+
+    fn fresh() -> Self {
+        Self(Shared(servers::Shared::MySql.database()))
+    }
+
+    /// It offers TLS by itself, and the proxy can't look into that.
+    fn url(&self) -> String {
+        format!("{}?ssl-mode=DISABLED", self.0.url())
+    }
+}
+
+impl Served for MySql {
+    const STANDING: &'static str = Shared::STANDING;
+
+    async fn end_a_connection(&self, store: &MySqlStore) -> Result<(), Failure> {
+        self.0.end_a_connection(store).await
+    }
+
+    fn hold_open(&self, what: Held) -> Box<dyn Send> {
+        self.0.hold_open(what)
+    }
+}
+
 /// A connection with a runtime of its own, so that it is there as long as this is.
 struct Open {
     _connection: MySqlConnection,
@@ -154,10 +187,13 @@ impl Site for Private {
 }
 
 impl processes::Private for Private {
+    const WAYS: &'static [Restart] = &[Restart::Fast, Restart::Killed];
+
     fn restart(&mut self, how: Restart) {
         match how {
             Restart::Fast => self.server.stop(),
-            Restart::Killed => self.server.kill_9(),
+            // It knows no other way without order.
+            Restart::Immediate | Restart::Killed => self.server.kill_9(),
         }
         self.server.start_again().unwrap();
     }

@@ -1,16 +1,19 @@
 //! Connections that break, and what the errors say.
 
-use std::{error::Error as _, time::Duration};
+use std::time::Duration;
 
 use pillarbox_core::domain::{Partition, Seq};
 use pillarbox_core::port::{
-    OwnStore as _, Position, ReadStore as _, Settled, StoreErrorKind, TransactStore as _, UpkeepStore as _,
+    Change, OwnStore as _, Position, ReadStore as _, Settled, StoreErrorKind, TransactStore as _, UpkeepStore as _,
     WakeStore as _, WriteStore as _,
 };
 use pillarbox_postgres::{Options, PostgresStore};
-use pillarbox_testkit::servers::Shared;
+use pillarbox_testkit::{
+    servers::{Proxy, Shared, login},
+    told,
+};
 
-use crate::support::{MINUTE, Outbox, event, new_row, owner, page, run_in, settle};
+use crate::support::{MINUTE, Outbox, event, new_row, outcome, owner, page, run_in, settle};
 
 #[tokio::test]
 async fn every_connection_comes_back_after_it_broke() {
@@ -65,6 +68,26 @@ async fn a_lock_timeout_is_a_conflict() {
     assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error:?}");
 }
 
+/// The application's transactions are as the database sets them; the store's own say what they need.
+#[tokio::test]
+async fn a_database_set_to_read_only_refuses_writers_in_clear_words_and_settles_what_it_has() {
+    let outbox = Outbox::new().await;
+    outbox.write([event()]).await;
+    let (name, set) = (outbox.database.name(), "default_transaction_read_only");
+    outbox.database.run(&format!("alter database {name} set {set} = on")).unwrap();
+    let store = outbox.another(Options::new());
+    let mut tx = store.begin().await.unwrap();
+    let error = store.insert(&mut tx, &[new_row(event())]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
+    assert!(error.to_string().contains("read only"), "{error}");
+    drop(tx);
+    let (lease, taken) = owner(&store, "n").await;
+    let rows = page(&store, &Position::START, 9).await.rows;
+    let done = vec![outcome(&rows[0], &taken, Change::Done)];
+    assert_eq!(settle(&store, &lease, done).await, Settled::Applied { stale: 0 });
+    assert_eq!(outbox.number("select count(*) from outbox_event where status = 'DONE'").await, 1);
+}
+
 #[tokio::test]
 async fn a_call_that_is_not_answered_is_given_up() {
     let outbox = Outbox::new().await;
@@ -86,13 +109,36 @@ async fn no_error_tells_the_password() {
         format!("postgres://nobody:open-sesame@127.0.0.1:{port}/nowhere"),
         "postgres://nobody:open-sesame@127.0.0.1:1/nowhere".into(),
     ] {
-        let store = PostgresStore::open(&url).unwrap();
-        let error = store.begin().await.unwrap_err();
-        assert!(!format!("{error:?} {error} {:?} {store:?}", error.source()).contains("open-sesame"));
+        let store = Options::new().answer_within(Duration::from_secs(3)).open(&url).unwrap();
+        for error in [store.begin().await.unwrap_err(), store.rows(&[Seq(1)]).await.unwrap_err()] {
+            assert!(!format!("{} {store:?}", told::by(&error)).contains("open-sesame"), "{error:?}");
+        }
     }
-    let error = PostgresStore::open("postgres://nobody:open-sesame@host:port/x").unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Rejected);
-    assert!(!format!("{error:?} {error}").contains("open-sesame"), "{error:?}");
+    for url in [
+        "postgres://nobody:open-sesame@host:port/x",
+        "postgres://nobody:open-sesame@[",
+        "postgres://nobody:open-sesame@host/x?sslmode=perhaps",
+        "postgres://nobody:open-sesame@host/x?pillarbox_pooler=perhaps",
+        "open-sesame",
+    ] {
+        let error = PostgresStore::open(url).unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Rejected, "{url}");
+        assert!(!told::by(&error).contains("open-sesame"), "{error:?}");
+    }
+    let outbox = Outbox::new().await;
+    let pooled = PostgresStore::from_pool(outbox.pool().clone()).unwrap();
+    let shown = format!("{:?} {pooled:?} {:?} {:?}", outbox.store, Options::new(), outbox.begin().await.unwrap());
+    assert!(!shown.contains(login::USER.password), "{shown}");
+}
+
+#[tokio::test]
+async fn no_log_tells_the_password() {
+    let database = Shared::Postgres.database();
+    let proxy = Proxy::to_url(&database.url()).unwrap();
+    let store = Options::new().log_statements().open(proxy.url(&database.url())).unwrap();
+    let log = told::in_trouble(store, &proxy).await;
+    assert!(log.contains("insert into"), "the driver's words are missing: {log}");
+    assert!(!log.contains(login::USER.password), "{log}");
 }
 
 #[tokio::test]

@@ -4,11 +4,11 @@
 
 mod broken;
 mod conformance;
-mod cost;
 mod driver;
 mod fence;
 mod kept;
 mod late;
+mod private;
 mod schema;
 mod support;
 

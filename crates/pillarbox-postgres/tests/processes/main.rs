@@ -9,5 +9,6 @@ mod wake;
 
 pillarbox_testkit::processes!(shop::Shared);
 pillarbox_testkit::processes!(@served shop::Shared);
+pillarbox_testkit::processes!(@telling newest: shop::Newest);
 pillarbox_testkit::processes!(@private shop::Private);
 pillarbox_testkit::processes!(@stormy shop::Private);

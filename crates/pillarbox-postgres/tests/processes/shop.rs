@@ -105,6 +105,33 @@ async fn end_a_connection(store: &PostgresStore) -> Result<(), Failure> {
     Ok(())
 }
 
+/// On the newest server.
+pub(crate) struct Newest(Shared);
+
+impl Site for Newest {
+    type App = Shop;
+
+    fn fresh() -> Self {
+        Self(Shared(servers::Shared::PostgresNewest.database()))
+    }
+
+    fn url(&self) -> String {
+        self.0.url()
+    }
+}
+
+impl Served for Newest {
+    const STANDING: &'static str = Shared::STANDING;
+
+    async fn end_a_connection(&self, store: &PostgresStore) -> Result<(), Failure> {
+        self.0.end_a_connection(store).await
+    }
+
+    fn hold_open(&self, what: Held) -> Box<dyn Send> {
+        self.0.hold_open(what)
+    }
+}
+
 /// A connection with a runtime of its own, so that it is there as long as this is.
 struct Open {
     _connection: PgConnection,
@@ -144,9 +171,12 @@ impl Site for Private {
 }
 
 impl processes::Private for Private {
+    const WAYS: &'static [Restart] = &[Restart::Fast, Restart::Immediate, Restart::Killed];
+
     fn restart(&mut self, how: Restart) {
         match how {
             Restart::Fast => self.server.stop(Stop::Fast),
+            Restart::Immediate => self.server.stop(Stop::Immediate),
             Restart::Killed => self.server.kill_9(),
         }
         self.server.start_again().unwrap();

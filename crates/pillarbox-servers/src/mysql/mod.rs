@@ -19,6 +19,7 @@ use crate::{
     folder::{self, Temporary},
     login::{BLIND, Login, MYSQL_ADMIN, USER},
     process::{self, Guarded, Signal},
+    tls::Certificate,
 };
 
 /// The user as whom servers run; MariaDB's package brings it.
@@ -33,6 +34,7 @@ pub struct Server {
     running: Option<Guarded>,
     options: Options,
     programs: Programs,
+    certificate: Option<Certificate>,
     port: u16,
     folder: Temporary,
 }
@@ -41,6 +43,7 @@ pub struct Server {
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     durable: bool,
+    tls: bool,
     settings: Vec<(String, String)>,
 }
 
@@ -61,8 +64,9 @@ impl Server {
         folder::copy(&programs.data, &folder.path().join("data"))?;
         folder::create_for(SYSTEM_USER, &folder.path().join("socket"))?;
         folder::write_for(SYSTEM_USER, &folder.path().join("accounts.sql"), &accounts())?;
+        let certificate = options.tls.then(|| Certificate::create(folder.path(), SYSTEM_USER)).transpose()?;
         let port = process::free_port()?;
-        let mut server = Self { running: None, options, programs, port, folder };
+        let mut server = Self { running: None, options, programs, certificate, port, folder };
         server.start_again()?;
         Ok(server)
     }
@@ -120,6 +124,11 @@ impl Server {
         self.folder.path()
     }
 
+    /// The certificate that signed the server's, for `ssl-ca`; none without [`Options::tls`].
+    pub fn root_certificate(&self) -> Option<&Path> {
+        self.certificate.as_ref().map(|certificate| certificate.root.as_path())
+    }
+
     /// The version, as the server tells it.
     pub fn version(&self) -> &str {
         &self.programs.version
@@ -159,6 +168,9 @@ impl Server {
         if !self.options.durable {
             command.args(RELAXED);
         }
+        if let Some(certificate) = &self.certificate {
+            command.arg(at("ssl-cert", &certificate.file)).arg(at("ssl-key", &certificate.key));
+        }
         command.args(self.options.settings.iter().map(|(name, value)| format!("--{name}={value}")));
         Guarded::start(&command, folder, Signal::Kill, || greets(self.port))
     }
@@ -177,6 +189,14 @@ impl Options {
     #[must_use]
     pub fn durable(mut self) -> Self {
         self.durable = true;
+        self
+    }
+
+    /// Encrypted connections are offered, with a certificate for `localhost` and 127.0.0.1. MySQL offers them without
+    /// this too, with a certificate that nobody has signed.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
         self
     }
 

@@ -1,7 +1,6 @@
 //! PostgreSQL servers.
 
 mod programs;
-mod tls;
 
 use std::{
     fs,
@@ -13,13 +12,13 @@ use std::{
 
 pub use programs::Version;
 use programs::{PSQL, Programs, USER};
-use tls::Certificate;
 
 use crate::{
     Database, Error,
     folder::{self, Temporary},
     login::{self, Login},
     process::{self, Guarded, Signal},
+    tls::Certificate,
 };
 
 /// A private PostgreSQL server on 127.0.0.1 and on a unix socket, gone when this is dropped or the process dies.
@@ -105,6 +104,18 @@ impl Postgres {
         self.start_again()
     }
 
+    /// Stops the server, and starts it as a standby whose primary never comes: it only reads.
+    pub fn restart_as_standby(&mut self) -> Result<(), Error> {
+        self.stop(Stop::Fast);
+        folder::write_for(USER, &self.folder.path().join("data/standby.signal"), "")?;
+        self.start_again()
+    }
+
+    /// Makes a standby a server that takes writes, without a restart.
+    pub fn promote(&self) -> Result<(), Error> {
+        self.admin_psql("postgres", "select pg_promote()").map(drop)
+    }
+
     /// The URL of a database, for the role without special rights.
     pub fn url(&self, database: &str) -> String {
         login::USER.url("postgres", self.port, database)
@@ -171,8 +182,8 @@ impl Postgres {
         // The last line of this file tells what the server is doing. One that was killed leaves its file behind,
         // with other numbers in it.
         let stale = fs::read_to_string(&pid_file).unwrap_or_default();
-        let ready =
-            || fs::read_to_string(&pid_file).is_ok_and(|text| text != stale && text.trim_end().ends_with("ready"));
+        let is_ready = |text: &str| ["ready", "standby"].iter().any(|word| text.trim_end().ends_with(word));
+        let ready = || fs::read_to_string(&pid_file).is_ok_and(|text| text != stale && is_ready(&text));
         Guarded::start(&command, self.folder.path(), Signal::Quit, ready)
     }
 

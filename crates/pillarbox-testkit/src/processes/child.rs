@@ -23,6 +23,7 @@ use pillarbox_core::{
 use serde_json::{Value, json};
 
 use super::{Application, Failure, Pen, site::Connection};
+use crate::{Call, Faulty};
 
 pub(crate) const TASK: &str = "PILLARBOX_TEST_TASK";
 pub(crate) const ROUTE: &str = "Placed";
@@ -49,13 +50,14 @@ pub(crate) fn run<A: Application>() {
 /// | `multi`, `single` | a node of this mode; `heartbeat`, `lease`, `poll`, `workers`, `max_starts` are its settings, `work` is how long a delivery takes; it writes, and leaves at the word `stop-NAME` |
 /// | `writer` | only writes |
 /// | `chaos` | a node that writes, with handlers that fail; see [`chaos`](super::chaos) |
+/// | `half` | writes an event with the dedup key `dedup`, and stands still when the key is entered and the event is not |
 /// | `migrator` | says `ready`, and migrates at the word `go` |
 /// | another | what [`Application::play`] makes of it |
 ///
 /// What is written: the orders of `once`, in the first life of the process; then `count` orders one by one until
 /// the word `stop-writing`, with a `pace`, on as many `keys`; at the last, `at` is a point to stand still at:
 /// `written`, `unconfirmed`, or `late`, which commits at the word `commit`. An order may say what its handler does
-/// `then`: `abort`, `block` or `wait`.
+/// `then`: `abort`, `block` or `wait`; and it may have a `dedup` key.
 ///
 /// All numbers that are times are milliseconds.
 #[derive(Debug)]
@@ -135,6 +137,7 @@ impl Task {
                 self.write::<A>(&outbox).await;
                 outbox.shutdown().await;
             }
+            "half" => self.write_half::<A>().await,
             "migrator" => {
                 self.pen.word("ready", "-", 0);
                 self.wait_for("go").await;
@@ -307,6 +310,21 @@ impl Task {
         std::future::pending::<()>().await;
     }
 
+    /// Stands still between the entering of a dedup key and the insert of its event.
+    async fn write_half<A: Application>(&self) {
+        let store = Faulty::new(self.store::<A>().await);
+        let insert = store.faults().stop_before(Call::Insert);
+        let outbox = Outbox::writer_only(store).start().await.unwrap();
+        let mut tx = outbox.begin().await.unwrap();
+        let event = deduplicated(Event::builder(ROUTE).json(&0), self.text("dedup"));
+        let reached = async {
+            insert.reached().await;
+            self.pen.word("half", "-", 0);
+        };
+        let (written, ()) = tokio::join!(tx.write(event), reached);
+        panic!("nobody lets it go on: {written:?}");
+    }
+
     async fn store<A: Application>(&self) -> A::Store {
         A::open(self.text("url"), self).await.unwrap()
     }
@@ -319,8 +337,15 @@ async fn order_of<A: Application>(
     let key = order["key"].as_str().map(str::to_owned);
     let number = A::add_order(connection, key.as_deref()).await?;
     order["number"] = json!(number);
-    let event = Event::builder(ROUTE).json(&order);
+    let mut event = Event::builder(ROUTE).json(&order);
+    if let Some(dedup) = order["dedup"].as_str() {
+        event = deduplicated(event, dedup);
+    }
     Ok((number, if let Some(key) = key { event.key(key) } else { event }))
+}
+
+fn deduplicated(event: EventBuilder, key: &str) -> EventBuilder {
+    event.dedup(key, Duration::from_hours(1))
 }
 
 /// An error and what caused it.

@@ -103,3 +103,22 @@ pub fn a_killed_writers_event_is_delivered_if_and_only_if_it_was_committed<S: Si
         assert_eq!(ledger.delivered().contains_key(id.as_str()), at == "unconfirmed", "{at}");
     }
 }
+
+/// W10: the key goes with the transaction that entered it, and is free for the next writer.
+pub fn a_writer_killed_between_a_dedup_key_and_its_event_leaves_neither<S: Site>() {
+    let stage = Stage::<S>::new();
+    let _node = stage.start("node", json!({ "role": "multi" }));
+    stage.until_joined("node");
+    let mut victim = stage.start("victim", json!({ "role": "half", "dedup": "d" }));
+    stage.until("a key without its event", |ledger| (ledger.count("half", "victim") > 0).then_some(()));
+    victim.kill();
+    for name in ["next", "too-late"] {
+        assert!(stage.start(name, json!({ "role": "writer", "once": [{ "dedup": "d" }] })).end());
+        assert_eq!(stage.number("select count(*) from outbox_event"), 1, "after the writer {name}");
+    }
+    let (orders, ledger) = stage.until_all_done();
+    ledger.assert_delivered_is(&orders);
+    ledger.assert_each_once();
+    assert_eq!(orders.len(), 2);
+    assert_eq!(orders[0].id, orders[1].id, "the second is told of the first");
+}

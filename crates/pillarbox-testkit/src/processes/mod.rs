@@ -12,7 +12,8 @@
 //!
 //! A case is a public function, generic over the site. `processes!(@served MySite)` adds those that want a
 //! [`Served`] site, a database behind a server; `processes!(@private MySite)` those for a [`Private`] one, whose
-//! server is restarted; `processes!(@stormy MySite)` the [`chaos`] run.
+//! server is restarted; `processes!(@stormy MySite)` the [`chaos`] run. `processes!(@telling newest: MyOtherSite)` runs
+//! in a module of this name those cases that tell most about a server, where another one has had them all.
 
 #![expect(clippy::unwrap_used, reason = "a case fails by a panic, in its steps as well")]
 
@@ -59,6 +60,7 @@ macro_rules! processes {
             nodes_killed_again_and_again_lose_nothing_and_the_survivor_takes_over,
             a_single_node_started_again_after_a_kill_delivers_within_seconds,
             a_killed_writers_event_is_delivered_if_and_only_if_it_was_committed,
+            a_writer_killed_between_a_dedup_key_and_its_event_leaves_neither,
         );
         $crate::processes!(@group $site, pause:
             a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old,
@@ -101,6 +103,26 @@ macro_rules! processes {
             );
         }
     };
+    (@telling $module:ident: $site:ty) => {
+        mod $module {
+            #[allow(unused_imports, reason = "the site may be named by a full path")]
+            use super::*;
+
+            $crate::processes!(@group $site, kill:
+                nodes_killed_again_and_again_lose_nothing_and_the_survivor_takes_over,
+                a_killed_writers_event_is_delivered_if_and_only_if_it_was_committed,
+            );
+            $crate::processes!(@group $site, pause:
+                a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old,
+            );
+            $crate::processes!(@group $site, late:
+                writers_that_commit_late_are_delivered_in_the_order_of_their_keys,
+            );
+            $crate::processes!(@group $site, wire:
+                a_commit_of_unknown_outcome_is_delivered_if_and_only_if_it_was_committed,
+            );
+        }
+    };
     (@private $site:ty) => {
         mod private {
             #[allow(unused_imports, reason = "the site may be named by a full path")]
@@ -129,7 +151,10 @@ macro_rules! processes {
             $(
                 #[test]
                 fn $case() {
-                    $crate::processes::$group::$case::<$site>();
+                    match <$site as $crate::processes::Site>::missing() {
+                        Some(missing) => eprintln!("left out: {missing}"),
+                        None => $crate::processes::$group::$case::<$site>(),
+                    }
                 }
             )+
         }

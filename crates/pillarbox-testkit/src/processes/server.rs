@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Private, Restart, Site, Stage, site::Served};
+use super::{Private, Site, Stage, site::Served};
 
 /// Two nodes that write, a node that doesn't, and a writer: four processes in all.
 fn start<S: Site>(stage: &Stage<S>) -> Vec<super::Process> {
@@ -47,8 +47,8 @@ fn end<S: Site>(stage: &Stage<S>) {
 pub fn a_server_that_restarts_or_is_killed_loses_no_event_and_uses_up_no_attempt<S: Private>() {
     let mut stage = Stage::<S>::new();
     let _processes = start(&stage);
-    for how in [Restart::Fast, Restart::Killed, Restart::Fast, Restart::Killed] {
-        stage.site.restart(how);
+    for how in S::WAYS.iter().chain(S::WAYS) {
+        stage.site.restart(*how);
         until_more(&stage);
     }
     end(&stage);

@@ -69,6 +69,11 @@ pub trait Site: Sized + Send + Sync + 'static {
     /// The application that lives there.
     type App: Application;
 
+    /// What is missing here, if the cases can't run: they are left out, and say so.
+    fn missing() -> Option<String> {
+        None
+    }
+
     /// An empty database of the test's own, without tables.
     fn fresh() -> Self;
 
@@ -103,6 +108,9 @@ pub enum Held {
 
 /// A site on a server of the test's own, which can be restarted.
 pub trait Private: Site {
+    /// The ways in which this server can end.
+    const WAYS: &'static [Restart];
+
     /// Stops the server and starts it again.
     fn restart(&mut self, how: Restart);
 }
@@ -112,6 +120,8 @@ pub trait Private: Site {
 pub enum Restart {
     /// In order, and at once.
     Fast,
+    /// At once, with a word to its clients, and without writing anything out.
+    Immediate,
     /// By kill -9.
     Killed,
 }

@@ -27,6 +27,18 @@ fn postgres_keeps_its_data_however_it_ends() {
 }
 
 #[test]
+fn postgres_as_a_standby_only_reads_until_it_is_promoted() {
+    let mut postgres = Postgres::start(Version::Debian).unwrap();
+    let database = postgres.database();
+    rows(&database.url(), &["create table t (n int)", "insert into t values (1)"]);
+    postgres.restart_as_standby().unwrap();
+    assert_eq!(rows(&database.url(), &["select sum(n) from t"]), "1");
+    assert!(complaint(&database.url(), &["insert into t values (2)"]).contains("read-only"));
+    postgres.promote().unwrap();
+    rows(&database.url(), &["insert into t values (2)"]);
+}
+
+#[test]
 fn postgres_has_the_settings_that_were_asked_for() {
     let relaxed = Postgres::start(Version::Debian).unwrap();
     assert_eq!(relaxed.psql("postgres", "show fsync").unwrap().trim(), "off");

@@ -176,6 +176,36 @@ async fn a_node_that_cannot_renew_drops_what_runs_and_comes_back() {
     stage.probe.assert_in_order_per_key();
 }
 
+/// Decision 4: a reader whose lease is lost in the middle of its pass has no position any more. It reads no page from
+/// nowhere, and begins again with what it must know of the partitions.
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_loses_the_lease_in_the_middle_of_a_pass_reads_no_page_from_nowhere() {
+    let stage = Stage::new();
+    let outbox = stage.single().start().await.unwrap();
+    let mut ids = write(&outbox, [event(), keyed("k")]).await;
+    stage.until_count(Status::Done, 2).await;
+    let pass = stage.faults().stop_after(Call::Due);
+    pass.reached().await;
+    stage.faults().fail(Call::Renew, 100, DOWN);
+    until("the loss", || outbox.partitions_owned() == 0).await;
+    ids.extend(stage.write_cold([event(), keyed("k")]).await);
+    let takes = stage.faults().calls(Call::Take);
+    stage.faults().clear();
+    until("a new lease", || stage.faults().calls(Call::Take) > takes).await;
+    // One task takes and renews: the take is over.
+    stage.calls(Call::Renew, 1).await;
+    let pages = stage.faults().calls(Call::Page);
+    let recall = stage.faults().stop_before(Call::Recall);
+    pass.open();
+    recall.reached().await;
+    assert_eq!(stage.faults().calls(Call::Page), pages, "a page was read in between");
+    recall.open();
+    stage.until_count(Status::Done, 4).await;
+    outbox.shutdown().await;
+    stage.probe.assert_each_once(&ids);
+    stage.probe.assert_in_order_per_key();
+}
+
 /// A renewal that hangs must not outlive the lease unnoticed.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_hangs_does_not_outlive_the_lease() {

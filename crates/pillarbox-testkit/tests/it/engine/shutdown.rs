@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pillarbox_core::{domain::Status, engine::PurgeOptions};
+use pillarbox_core::{Outbox, domain::Status, engine::PurgeOptions};
 use pillarbox_testkit::{
     Call,
     probe::{End, Which},
@@ -113,6 +113,19 @@ async fn a_last_settle_whose_answer_is_lost_is_sent_again() {
     outbox.shutdown().await;
     assert_eq!(stage.count(Status::Done).await, 2);
     stage.probe.assert_each_once(&ids);
+}
+
+/// P8: a process that writes and ends at once is heard of, also while an earlier hint of its is under way.
+#[tokio::test(start_paused = true)]
+async fn hints_that_wait_at_the_stop_are_sent() {
+    let stage = Stage::new();
+    let writer = Outbox::writer_only(stage.store.clone()).start().await.unwrap();
+    let first = stage.faults().stop_before(Call::Hint);
+    write(&writer, [event()]).await;
+    first.reached().await;
+    write(&writer, [event()]).await;
+    tokio::join!(writer.shutdown(), async { first.open() });
+    assert_eq!(stage.faults().calls(Call::Hint), 2, "the second event was not told of");
 }
 
 /// D12: the database hangs at the end: the call returns all the same.
