@@ -20,19 +20,22 @@ const BEGIN: &str = "begin isolation level read committed read write";
 
 /// The settings of the store's own sessions. The server must notice soon that a node has vanished, or stands still in
 /// the middle of a transaction, since its locks live as long as its session. Each statement has its index: plans are made once, are never compiled, and don't rest on
-/// statistics, which are missing or outdated when they matter most. Set by a statement, since poolers refuse what they
-/// don't know at the start of a session.
+/// statistics, which are missing or outdated when they matter most. A settle waits for the log even where the database's
+/// default is not to: a crash of the server would undo it, and a node that lives on would not read the row again. Set by
+/// a statement, since poolers refuse what they don't know at the start of a session.
 pub(crate) const SESSION: &str = "set default_transaction_isolation = 'read committed';
     set plan_cache_mode = force_generic_plan; set jit = off; set enable_seqscan = off; set enable_bitmapscan = off;
     set tcp_keepalives_idle = 30; set tcp_keepalives_interval = 5; set tcp_keepalives_count = 3;
-    set tcp_user_timeout = 30000; set idle_in_transaction_session_timeout = 10000";
+    set tcp_user_timeout = 30000; set idle_in_transaction_session_timeout = 10000;
+    select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'";
 
 /// The same for one transaction, behind a pooler.
 const READ: &str = "begin isolation level read committed read only;
     set local jit = off; set local enable_seqscan = off; set local enable_bitmapscan = off";
 const WRITE: &str = "begin isolation level read committed read write;
     set local jit = off; set local enable_seqscan = off; set local enable_bitmapscan = off;
-    set local idle_in_transaction_session_timeout = 10000";
+    set local idle_in_transaction_session_timeout = 10000;
+    select set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') = 'off'";
 
 /// One connection for one purpose, opened when it is first needed. Callers wait for it in order.
 ///

@@ -5,6 +5,7 @@
 mod broken;
 mod conformance;
 mod driver;
+mod durable;
 mod fence;
 mod kept;
 mod late;
