@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{backoff::Backoff, shared::Shared};
 use crate::{
-    domain::{Lease, NodeId, Partition, PartitionSet, share_out},
+    domain::{Lease, Partition, PartitionSet, Sharer, share_out},
     port::{Joining, Renewal, StoreError, StoreErrorKind},
 };
 
@@ -180,8 +180,9 @@ impl Ownership {
     /// Takes what is free, and at times gives up what is too much. `false` if the taking must wait.
     async fn share(&mut self, lease: &Lease, renewal: &Renewal) -> Result<bool, StoreError> {
         let shared = self.shared.clone();
-        let live: Vec<NodeId> = renewal.nodes.iter().filter(|node| node.live).map(|node| node.node.clone()).collect();
-        let share = share_out(&lease.node, &live, &renewal.owners);
+        let live: Vec<Sharer> =
+            renewal.nodes.iter().filter(|node| node.live).map(|node| Sharer::new(node.node.clone())).collect();
+        let share = share_out(&live, &renewal.owners).share_of(&lease.node, &renewal.owners);
 
         let known = shared.flight.lock().owned.known();
         // Ours in the database and unknown here: the answer of a take was lost.
