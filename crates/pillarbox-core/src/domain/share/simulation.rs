@@ -30,6 +30,8 @@ struct Member {
     deadline: u64,
     look_at: u64,
     rebalance_at: u64,
+    /// Until then it gives up nothing: somebody leaves lying what is his.
+    keep_until: u64,
     awake_at: u64,
     awake_since: u64,
     leaving: bool,
@@ -89,6 +91,7 @@ impl World {
                     deadline: 0,
                     look_at: self.now,
                     rebalance_at: self.now + REBALANCE,
+                    keep_until: 0,
                     awake_at: 0,
                     awake_since: self.now,
                     leaving: false,
@@ -204,6 +207,7 @@ impl World {
                 member.free_since[place] = None;
             } else if now >= *member.free_since[place].get_or_insert(now) + LEFT_LYING {
                 wanted.insert(partition);
+                member.keep_until = now + STALE;
             }
             // The answer of a take was lost.
             if owner == Some(me) && !member.hands.contains_key(&partition.0) {
@@ -223,7 +227,7 @@ impl World {
         }
         if now >= member.rebalance_at {
             member.rebalance_at = now + REBALANCE;
-            for partition in share.release.iter() {
+            for partition in share.release.iter().filter(|_| now >= member.keep_until) {
                 let settles_in = self.rng.u64(..GRACEFUL / 4);
                 member.quiet_at.entry(partition.0).or_insert(now + settles_in);
             }
@@ -306,7 +310,7 @@ fn play(seed: u64) -> usize {
     }
     world.with_faults = false;
     // The last one paused wakes, the last one dead is expelled, and what is above a share is handed over.
-    for _ in 0..(3 * STALE + 2 * (REBALANCE + GRACEFUL)) / STEP {
+    for _ in 0..(4 * STALE + 2 * (REBALANCE + GRACEFUL)) / STEP {
         world.step();
     }
     world.check_rest();
