@@ -8,8 +8,9 @@
 //! What should be whose is a pure function ([`share_out`]); this loop obeys it. Of its share a node takes at once what is
 //! free. What it has above its share it gives up when a rebalance is due, and all of it when the outbox shuts down: it
 //! starts nothing more there, and releases each partition as soon as nothing of it runs or waits to be settled. What
-//! still runs when the graceful time is over is interrupted, and no attempt counts. A release is hinted to the
-//! others; who does not hear of it looks around every second. Before a shutdown hands anything over, the node
+//! still runs when the graceful time is over is interrupted, and no attempt counts; a handler that blocks can't be
+//! dropped, so its late answer changes nothing, and its effect can be told by its fencing token. A release is hinted to
+//! the others; who does not hear of it looks around every second. Before a shutdown hands anything over, the node
 //! publishes that it wants nothing any more, so that the others' plans are made without it.
 //!
 //! Partitions that lie free although they are another's share are left lying by a node that stands still: after two
@@ -226,8 +227,6 @@ impl Ownership {
         #[expect(clippy::cast_precision_loss, reason = "nobody runs 2^52 nodes")]
         shared.meters.live_nodes.set(live.len() as f64);
         let peers = live.into_iter().filter(|node| node.node != lease.node);
-        // A node that leaves delivers nothing any more.
-        let peers = peers.filter(|node| Standing::read(&node.routes).weight > 0);
         *shared.peer_routes.lock() = peers.flat_map(|node| node.routes.iter().cloned()).collect();
         if met {
             // Who was alone until now looks around with its heartbeat alone.
@@ -310,7 +309,10 @@ impl Ownership {
     async fn weigh(&mut self, lease: &Lease, renewal: &Renewal) -> Result<(), StoreError> {
         let load = self.shared.flight.lock().take_load(self.shared.settings.workers);
         let others = renewal.nodes.iter().filter(|node| node.live && node.node != lease.node);
-        let another_idles = others.map(|node| Standing::read(&node.routes)).any(|other| other.idle);
+        // Who lacks a route would only put off what it is given.
+        let routes = self.shared.routes.names();
+        let mut able = others.filter(|node| routes.iter().all(|route| node.routes.contains(route)));
+        let another_idles = able.any(|node| Standing::read(&node.routes).idle);
         let standing = self.scales.look(load, another_idles);
         if standing.weight < self.standing.weight {
             tracing::info!(node = %lease.node, weight = standing.weight, of = Standing::FULL, "the node stays saturated while others idle, and gives partitions away");

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use pillarbox_core::{
-    domain::{Epoch, NodeId, PartitionSet, Standing, Status},
+    domain::{Epoch, Key, NodeId, Partition, PartitionSet, Standing, Status},
     port::{AdminStore, Joining, OwnStore},
 };
 use pillarbox_testkit::{Call, probe::Which};
@@ -264,6 +264,28 @@ async fn a_node_that_stays_saturated_while_another_idles_gives_partitions_away()
     }
     assert!(turns <= 2, "to and fro: {owned:?}");
     tokio::join!(slow.shutdown(), fast.shutdown());
+}
+
+/// D7: an idle node that has not the saturated one's routes is of no help to it.
+#[tokio::test(start_paused = true)]
+async fn a_saturated_node_gives_nothing_to_one_that_lacks_its_routes() {
+    let stage = Stage::new();
+    let slow = |_| async { tokio::time::sleep(Duration::from_millis(100)).await };
+    let able = stage.node().handle("Work", slow).workers(2).node_name("able").start().await.unwrap();
+    let idle = stage.another_process().node().node_name("idle").start().await.unwrap();
+    until("even shares", || (able.partitions_owned(), idle.partitions_owned()) == (128, 128)).await;
+    // The lower half stays with who was there first.
+    let stays = |key: &String| Partition::of_key(&Key::from(key.as_str())).0 < 128;
+    let keys = (0..9_000).map(|n| format!("k{n}")).filter(stays);
+    let work = |key: String| pillarbox_core::Event::builder("Work").key(key).json(&1);
+    let writer = pillarbox_core::Outbox::writer_only(stage.another_process().store).start().await.unwrap();
+    write(&writer, keys.map(work)).await;
+    pass(Duration::from_mins(1)).await;
+    let fleet = stage.store.inner().fleet().await.unwrap();
+    let other = fleet.nodes.iter().find(|view| view.node.as_str() == "idle").unwrap();
+    assert!(Standing::read(&other.routes).idle);
+    assert_eq!(weight(&stage, "able").await, Standing::FULL);
+    tokio::join!(able.shutdown(), idle.shutdown());
 }
 
 /// O6: of two deliveries of one event, the later has the higher token.
