@@ -46,6 +46,8 @@ statements!(OwnSql {
     /// By primary key.
     renew: "update {instance} set `until` = {now} + interval ? microsecond
         where incarnation = ? and id = ? and `until` > {now}",
+    /// By primary key.
+    publish: "update {instance} set routes = ? where incarnation = ? and id = ?",
     nodes: "select id, `until` > {now}, routes from {instance} order by id",
     owners: "select number, owner from {partition} order by number",
     /// By primary key, all 256.
@@ -75,6 +77,10 @@ impl OwnStore for MySqlStore {
 
     fn renew<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> BoxFuture<'a, Result<Option<Renewal>, StoreError>> {
         Box::pin(retried(move || self.renew_lease(lease, ttl)))
+    }
+
+    fn publish<'a>(&'a self, lease: &'a Lease, routes: &'a [String]) -> BoxFuture<'a, Result<Option<()>, StoreError>> {
+        Box::pin(retried(move || self.publish_routes(lease, routes)))
     }
 
     fn expel<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Option<Vec<NodeId>>, StoreError>> {
@@ -159,6 +165,22 @@ impl MySqlStore {
         let owners = sqlx::query(sql.owners.clone()).fetch_all(&mut *entered).await.map_err(error::of)?;
         entered.done();
         Ok(Some(Renewal { nodes: nodes.iter().map(node_view).collect::<Result<_, _>>()?, owners: owners_of(&owners)? }))
+    }
+
+    async fn publish_routes(&self, lease: &Lease, routes: &[String]) -> Result<Option<()>, StoreError> {
+        // Behind the fence: the number of rows affected would not tell whether the text was the same before.
+        let Some(mut tx) = self.fenced(&self.0.lease, lease).await? else {
+            return Ok(None);
+        };
+        sqlx::query(self.0.sql.own.publish.clone())
+            .bind(serde_json::to_string(routes).unwrap_or_default())
+            .bind(lease.incarnation.0)
+            .bind(lease.node.as_str())
+            .execute(&mut *tx)
+            .await
+            .map_err(error::of)?;
+        tx.commit().await?;
+        Ok(Some(()))
     }
 
     async fn expel_lapsed(&self, lease: &Lease) -> Result<Option<Vec<NodeId>>, StoreError> {

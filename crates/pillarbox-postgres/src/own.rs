@@ -56,6 +56,8 @@ statements!(OwnSql {
     /// By primary key.
     renew: "update {instance} set until = {now} + $1::bigint * interval '1 microsecond'
         where incarnation = $2 and id = $3 and until > {now}",
+    /// By primary key.
+    publish: "update {instance} set routes = $1 where incarnation = $2 and id = $3 and until > {now}",
     nodes: "select id, until > {now}, routes from {instance} order by id",
     owners: "select array_agg(owner order by number) from {partition}",
     /// Locked in order, so that nodes that take at once don't wait in a circle.
@@ -109,6 +111,23 @@ impl OwnStore for PostgresStore {
                 nodes: nodes.iter().map(node_view).collect::<Result<_, _>>()?,
                 owners: owners_of(&owners)?,
             }))
+        }))
+    }
+
+    fn publish<'a>(&'a self, lease: &'a Lease, routes: &'a [String]) -> BoxFuture<'a, Result<Option<()>, StoreError>> {
+        Box::pin(self.within(async move {
+            let mut entered = self.0.lease.enter().await?;
+            entered.begin().await?;
+            let published = self
+                .query(&self.0.sql.own.publish)
+                .bind(serde_json::to_string(routes).unwrap_or_default())
+                .bind(lease.incarnation.0)
+                .bind(lease.node.as_str())
+                .execute(entered.connection().map_err(error::of)?)
+                .await
+                .map_err(error::of)?;
+            entered.commit().await?;
+            Ok((published.rows_affected() == 1).then_some(()))
         }))
     }
 

@@ -10,10 +10,13 @@ use sqlx::{
 };
 use tokio::{
     runtime::{Handle, Id},
-    sync::Mutex,
+    sync::{Mutex, Notify},
 };
 
 use crate::{PostgresStore, error, row, tables::Names};
+
+/// What a hint says that is about the nodes; else it names the partitions in which something was committed.
+const FLEET: &str = "fleet";
 
 /// The connection that listens.
 pub(crate) struct Listening {
@@ -23,13 +26,15 @@ pub(crate) struct Listening {
     /// Marks this store's own hints: they are news to others only.
     sender: String,
     listener: Mutex<Option<(Id, PgListener)>>,
+    /// Rung when another process has a hint about the nodes.
+    fleet: Notify,
 }
 
 impl Listening {
     pub(crate) fn new(options: PgConnectOptions, connect_within: Duration, names: &Names) -> Self {
         let channel = format!("{}wake", names.whole());
         let sender = format!("{:016x}", fastrand::u64(..));
-        Self { options, connect_within, channel, sender, listener: Mutex::default() }
+        Self { options, connect_within, channel, sender, listener: Mutex::default(), fleet: Notify::new() }
     }
 
     /// A pool of one, since a listener wants a pool.
@@ -66,6 +71,7 @@ impl Listening {
             };
             match listener.try_recv().await {
                 Ok(Some(hint)) if hint.payload().starts_with(&self.sender) => {}
+                Ok(Some(hint)) if hint.payload().ends_with(FLEET) => self.fleet.notify_one(),
                 Ok(Some(_)) => return Ok(()),
                 Ok(None) => {
                     *slot = None;
@@ -115,6 +121,32 @@ impl WakeStore for PostgresStore {
                 std::future::pending::<()>().await;
             }
             self.0.news.news().await.map_err(error::of)
+        })
+    }
+
+    fn hint_fleet(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(self.within(async move {
+            if self.0.behind_pooler {
+                return Ok(());
+            }
+            // On the connection of who calls it, the lease's.
+            let news = &self.0.news;
+            let mut entered = self.0.lease.enter().await?;
+            sqlx::query("select pg_notify($1, $2)")
+                .bind(&news.channel)
+                .bind(format!("{} {FLEET}", news.sender))
+                .execute(entered.connection().map_err(error::of)?)
+                .await
+                .map_err(error::of)?;
+            entered.leave();
+            Ok(())
+        }))
+    }
+
+    fn fleet_news(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async {
+            self.0.news.fleet.notified().await;
+            Ok(())
         })
     }
 }

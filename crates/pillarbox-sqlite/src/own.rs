@@ -28,6 +28,8 @@ statements!(OwnSql {
     enter: "insert into {instance} (id, until, routes, in_flight) values (?, {now} + ?, ?, ?) returning incarnation",
     /// By primary key.
     renew: "update {instance} set until = {now} + ? where incarnation = ? and id = ? and until > {now}",
+    /// By primary key.
+    publish: "update {instance} set routes = ? where incarnation = ? and id = ? and until > {now}",
     nodes: "select id, until > {now}, routes from {instance} order by id",
     owners: "select json_group_array(owner) from (select owner from {partition} order by number)",
     take: "update {partition} set owner = ?1, epoch = epoch + 1
@@ -96,6 +98,22 @@ impl OwnStore for SqliteStore {
                 nodes: nodes.iter().map(node_view).collect::<Result<_, _>>()?,
                 owners: owners_of(&owners)?,
             }))
+        })
+    }
+
+    fn publish<'a>(&'a self, lease: &'a Lease, routes: &'a [String]) -> BoxFuture<'a, Result<Option<()>, StoreError>> {
+        Box::pin(async move {
+            let (_turn, mut entered) = self.write_on(&self.0.lease).await?;
+            let mut tx = entered.begin().await?;
+            let published = sqlx::query(self.0.sql.own.publish.clone())
+                .bind(serde_json::to_string(routes).unwrap_or_default())
+                .bind(lease.incarnation.0)
+                .bind(lease.node.as_str())
+                .execute(&mut *tx)
+                .await
+                .map_err(error::of)?;
+            tx.commit().await.map_err(error::of_commit)?;
+            Ok((published.rows_affected() == 1).then_some(()))
         })
     }
 

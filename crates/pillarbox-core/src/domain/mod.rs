@@ -26,7 +26,7 @@ pub use node::{Epoch, Incarnation, Lease, NodeId};
 pub use partition::{Partition, PartitionSet, murmur3_x86_32};
 pub use payload::{JSON, Payload};
 pub use retry::{Backoff, RetryPolicy};
-pub use share::{Share, share_out};
+pub use share::{Load, Owners, Plan, Scales, Share, Sharer, Standing, share_out};
 pub use status::{Status, UnknownStatus};
 pub use time::Timestamp;
 pub use verdict::{Answer, ERROR_LIMIT, Failure, HandlerError, IntoAnswer, Outcome, Verdict, decide};

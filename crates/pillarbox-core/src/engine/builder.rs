@@ -284,7 +284,8 @@ impl<S: Store, M: Delivers> Builder<S, M> {
         self
     }
 
-    /// How long `shutdown` waits for running handlers. Default: 15 s.
+    /// How long a clean stop waits for running handlers, and a partition that is handed to another node for its own.
+    /// What has settled is handed over at once. Default: 15 s.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.settings.drain_timeout = timeout;
         self
@@ -344,6 +345,7 @@ impl<S: Store, M: Delivers> Builder<S, M> {
 impl<S: Store> Builder<S, SingleNode> {
     /// How long after a crash another process may take over. Default: 3 s. A third of it is the heartbeat.
     pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = Some(lease);
         self.settings.stale_after = lease;
         self.settings.heartbeat = lease / 3;
         self.settings.rebalance_every = lease / 3;
@@ -352,7 +354,7 @@ impl<S: Store> Builder<S, SingleNode> {
 }
 
 impl<S: Store, M: SharesPartitions> Builder<S, M> {
-    /// How often the lease is renewed. Default: 5 s.
+    /// How often the lease is renewed, at the least: in company, nodes look around every second. Default: 5 s.
     pub fn heartbeat(mut self, every: Duration) -> Self {
         self.settings.heartbeat = every;
         self
@@ -364,7 +366,8 @@ impl<S: Store, M: SharesPartitions> Builder<S, M> {
         self
     }
 
-    /// How often a node looks whether it has more than its share. Default: 10 s.
+    /// How often a node looks whether it has more than its share, or more than it can do while others idle.
+    /// Default: 10 s.
     pub fn rebalance_every(mut self, every: Duration) -> Self {
         self.settings.rebalance_every = every;
         self

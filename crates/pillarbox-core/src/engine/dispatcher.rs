@@ -155,12 +155,18 @@ impl Worker {
         let begun = Instant::now();
         shared.meters.latency.record(begun.saturating_duration_since(job.written).as_secs_f64());
         let result = {
-            let run = self.run_handler(handler.as_ref(), &delivery);
-            tokio::select! {
-                biased;
-                result = run => Some(result),
-                () = session.cancelled() => None,
-                () = abort.cancelled() => None,
+            let mut run = std::pin::pin!(self.run_handler(handler.as_ref(), &delivery));
+            loop {
+                let evicted = shared.evicted.notified();
+                tokio::select! {
+                    biased;
+                    result = &mut run => break Some(result),
+                    () = session.cancelled() => break None,
+                    () = abort.cancelled() => break None,
+                    () = evicted => if !shared.flight.lock().is_running(&delivery) {
+                        break None;
+                    },
+                }
             }
         };
         let Some(result) = result else {

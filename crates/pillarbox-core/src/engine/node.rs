@@ -20,6 +20,7 @@ use super::{
     shared::Shared,
     upkeep::{Purge, Sampler},
 };
+use crate::port::StoreError;
 
 /// At most one hint to other processes in this time.
 const HINT_EVERY: Duration = Duration::from_millis(5);
@@ -76,6 +77,7 @@ impl Node {
             }
             tasks.reader.push(tokio::spawn(reader.run(stops.reader.clone())));
             tasks.reader.push(tokio::spawn(hear_news(shared.clone(), stops.reader.clone())));
+            tasks.reader.push(tokio::spawn(hear_of_fleet(shared.clone(), stops.reader.clone())));
             tasks.sampler.push(tokio::spawn(Sampler::new(shared.clone()).run(stops.sampler.clone())));
         }
         node.start_upkeep();
@@ -119,6 +121,9 @@ impl Node {
         let limit = self.shared.settings.drain_timeout;
         let end = Instant::now() + limit;
         self.shared.flight.lock().owned.close();
+        // From now on the ownership hands over whatever has settled: one slow handler keeps back its partition alone.
+        self.shared.departing.store(true, Ordering::Release);
+        self.shared.own.notify_one();
         let tasks = std::mem::take(&mut *self.tasks.lock());
 
         self.stops.upkeep.cancel();
@@ -154,7 +159,7 @@ impl Node {
         *done = true;
     }
 
-    /// Gives the partitions to whoever wants them next.
+    /// Gives the partitions that are left to whoever wants them next.
     async fn leave(&self) {
         let (lease, released, mark) = {
             let mut flight = self.shared.flight.lock();
@@ -167,11 +172,19 @@ impl Node {
             (lease, released, mark)
         };
         let store = &self.shared.store;
+        let unreleased = std::mem::take(&mut *self.shared.unreleased.lock());
         let leaving = async {
-            if !released.is_empty() {
-                store.release(&lease, &released, mark).await?;
+            for (released, mark) in
+                unreleased.iter().map(|(released, mark)| (released, *mark)).chain([(&released, mark)])
+            {
+                if !released.is_empty() {
+                    store.release(&lease, released, mark).await?;
+                }
             }
-            store.leave(&lease, None).await
+            let left = store.leave(&lease, None).await?;
+            // A hint: whoever does not hear it looks by itself.
+            let _ = store.hint_fleet().await;
+            Ok::<_, StoreError>(left)
         };
         match timeout(Duration::from_secs(5), leaving).await {
             Ok(Ok(_)) => tracing::info!(node = %lease.node, "the node has left"),
@@ -248,6 +261,25 @@ async fn hear_news(shared: Arc<Shared>, stop: CancellationToken) {
                     () = sleep(Duration::from_secs(1)) => {}
                     () = stop.cancelled() => return,
                 }
+            }
+        }
+    }
+}
+
+/// Rings the ownership's bell when another process has news of the nodes.
+async fn hear_of_fleet(shared: Arc<Shared>, stop: CancellationToken) {
+    loop {
+        let news = tokio::select! {
+            news = shared.store.fleet_news() => news,
+            () = stop.cancelled() => return,
+        };
+        if news.is_ok() {
+            shared.look_around.store(true, Ordering::Release);
+            shared.own.notify_one();
+        } else {
+            tokio::select! {
+                () = sleep(Duration::from_secs(1)) => {}
+                () = stop.cancelled() => return,
             }
         }
     }

@@ -4,29 +4,63 @@
 //! lease has lapsed, takes what is free and gives up what is too much. It counts its own deadline from
 //! before it sent the renewal, and drops everything when that is reached, whatever the database does.
 //!
-//! When the process dies:
+//! # From hand to hand
+//! What should be whose is a pure function ([`share_out`]); this loop obeys it. Of its share a node takes at once what is
+//! free. What it has above its share it gives up when a rebalance is due, and all of it when the outbox shuts down: it
+//! starts nothing more there, and releases each partition as soon as nothing of it runs or waits to be settled. What
+//! still runs when the graceful time is over is interrupted, and no attempt counts; a handler that blocks can't be
+//! dropped, so its late answer changes nothing, and its effect can be told by its fencing token. A release is hinted to
+//! the others; who does not hear of it looks around every second. Before a shutdown hands anything over, the node
+//! publishes that it wants nothing any more, so that the others' plans are made without it.
+//!
+//! Partitions that lie free although they are another's share are left lying by a node that stands still: after two
+//! heartbeats whoever sees them takes them, and gives them back when that node is either well or expelled.
+//!
+//! # When the process dies
 //! - after a join or a renewal: the lease lapses, another node expels it and takes its partitions;
+//! - after it published something: it is as busy, or as good as gone, as it said; the rest is as before;
 //! - after a take whose answer was lost: the database shows partitions of this node that its memory does not
 //!   know; they are taken again, with a new epoch. If the process is gone, the expulsion frees them, with a
 //!   position that the take has lowered to theirs;
+//! - between the interruption of what ran for too long and its settle: as in the midst of any delivery;
 //! - between the last settle of a partition and its release: the partition is free when the lease lapses;
-//! - after the release: nothing, the next owner has it.
+//! - after the release, before its hint: the next owner has it, at its next look.
+//!
+//! # When the lease lapses and the process lives on
+//! The node joins again. What others have taken meanwhile came to them with suspects, for they can't know why this node
+//! fell silent. What nobody has taken is taken back without: the process is alive, so whatever it was running has not
+//! killed it. That this is so can be told by the epoch alone, see `Flight::end_taking`; a namesake, another process that
+//! had the partition in between, and a process that was started again all leave another epoch or have no memory of
+//! theirs. Suspects that the node had itself inherited, and not yet dealt with, are suspects still. The database keeps
+//! the number of suspects until the partition is released, so if the process dies after all, say by a handler that
+//! blocks and could not be dropped, its next owner has suspects as ever. What is given up for this: an event that makes
+//! its process stand still for longer than the lease, without killing it, is no longer counted by that process
+//! itself, only by others that take it over.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
 
-use tokio::time::{Duration, Instant, sleep_until, timeout_at};
+use tokio::time::{Duration, Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{backoff::Backoff, shared::Shared};
 use crate::{
-    domain::{Lease, NodeId, Partition, PartitionSet, share_out},
+    domain::{Lease, Owners, Partition, PartitionSet, Scales, Sharer, Standing, share_out},
     port::{Joining, Renewal, StoreError, StoreErrorKind},
 };
 
-/// How often lapsed nodes are looked for, if renewals are rarer than that.
+/// How often a node looks around in company, if renewals are rarer than that.
 const GLANCE: Duration = Duration::from_secs(1);
+/// The same while others have yet to give up what is its share.
+const EXPECTING: Duration = Duration::from_millis(250);
+/// Hints lead to no more looks than one in this time.
+const HINTED: Duration = Duration::from_millis(50);
 /// How soon a taking that found a settle in its way is tried again.
 const SOON: Duration = Duration::from_millis(5);
+/// How long a hint may take: the lease is more important.
+const HINT_WITHIN: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(crate) struct Ownership {
@@ -34,9 +68,18 @@ pub(crate) struct Ownership {
     renew_at: Instant,
     rebalance_at: Instant,
     glance_at: Instant,
+    looked_at: Instant,
     /// Whether other nodes are there.
     in_company: bool,
-    leaving: PartitionSet,
+    /// What is given up, and since when.
+    leaving: BTreeMap<Partition, Instant>,
+    /// Since when partitions lie free.
+    free_since: Box<[Option<Instant>; Partition::COUNT]>,
+    /// Until then nothing is given up for the sake of even shares: somebody does not take what is his.
+    keep_until: Instant,
+    scales: Scales,
+    /// What was published last.
+    standing: Standing,
     trouble: Backoff,
 }
 
@@ -49,8 +92,13 @@ impl Ownership {
             renew_at: now,
             rebalance_at,
             glance_at: now,
+            looked_at: now,
             in_company: false,
-            leaving: PartitionSet::EMPTY,
+            leaving: BTreeMap::new(),
+            free_since: Box::new([None; Partition::COUNT]),
+            keep_until: now,
+            scales: Scales::default(),
+            standing: Standing::default(),
             trouble: Backoff::new(Duration::from_millis(50), Duration::from_secs(1)),
         }
     }
@@ -82,12 +130,14 @@ impl Ownership {
     /// Does whatever is due now, and says when the next thing will be.
     pub(crate) async fn run_once(&mut self) -> Result<Instant, StoreError> {
         let held = self.shared.flight.lock().owned.held();
-        let (lease, deadline) = match held {
-            Some((lease, deadline)) if Instant::now() < deadline => (lease, deadline),
-            Some((lease, _)) => {
-                self.shared.lose_lease(&lease, "the lease was not renewed in time");
-                self.join().await?
-            }
+        if let Some((lease, deadline)) = &held
+            && Instant::now() >= *deadline
+        {
+            self.shared.lose_lease(lease, "the lease was not renewed in time");
+        }
+        let (lease, deadline) = match held.filter(|(_, deadline)| Instant::now() < *deadline) {
+            Some(held) => held,
+            None if self.shared.is_departing() => return Ok(Instant::now() + self.shared.settings.stale_after),
             None => self.join().await?,
         };
         // A call that hangs must not outlive the lease unnoticed.
@@ -111,77 +161,104 @@ impl Ownership {
         tracing::info!(node = %lease.node, incarnation = lease.incarnation.0, "the node has joined");
         let deadline = sent + shared.settings.stale_after;
         shared.flight.lock().owned.renewed(&lease, deadline);
-        self.leaving = PartitionSet::EMPTY;
+        self.leaving.clear();
+        self.free_since.fill(None);
+        self.standing = Standing::default();
         self.renew_at = sent;
         Ok((lease, deadline))
     }
 
     async fn tend(&mut self, lease: &Lease) -> Result<Instant, StoreError> {
-        let now = Instant::now();
-        let mut expelled = false;
-        if self.in_company && now >= self.glance_at {
-            self.glance_at = now + GLANCE.min(self.shared.settings.heartbeat);
-            match self.shared.store.expel(lease).await? {
-                None => return Ok(self.lost(lease, "its lease was gone at an expulsion")),
-                Some(nodes) => {
-                    expelled = !nodes.is_empty();
-                    for node in nodes {
-                        tracing::warn!(%node, "a node whose lease had lapsed was expelled");
-                    }
-                }
-            }
+        let departing = self.shared.is_departing();
+        if departing {
+            self.depart(lease).await?;
         }
-        if expelled || now >= self.renew_at {
-            let Some(renewal) = self.renew(lease).await? else {
+        let now = Instant::now();
+        let hinted = self.shared.look_around.load(Ordering::Acquire);
+        if now >= self.look_at(hinted) {
+            self.shared.look_around.store(false, Ordering::Release);
+            let Some(renewal) = self.look(lease).await? else {
                 return Ok(self.lost(lease, "its lease was gone at a renewal"));
             };
-            if !self.share(lease, &renewal).await? {
+            if !departing && !self.share(lease, &renewal).await? {
                 // A settle that stores a mark is under way: look again when it is over.
                 self.renew_at = Instant::now() + SOON;
             }
         }
         if !self.leaving.is_empty() {
-            self.hand_over(lease).await?;
+            self.hand_over(lease, departing).await?;
         }
-        Ok(if self.in_company { self.renew_at.min(self.glance_at) } else { self.renew_at })
+        let next = self.look_at(self.shared.look_around.load(Ordering::Acquire));
+        let overdue = self.leaving.values().min().map(|since| *since + self.shared.settings.drain_timeout);
+        Ok(overdue.filter(|_| !departing).map_or(next, |overdue| next.min(overdue)))
+    }
+
+    /// When to look around next.
+    fn look_at(&self, hinted: bool) -> Instant {
+        let glance = self.in_company.then_some(self.glance_at);
+        let hint = hinted.then_some(self.looked_at + HINTED);
+        glance.into_iter().chain(hint).fold(self.renew_at, Instant::min)
+    }
+
+    /// Renews the lease, sees who is there, and expels whom it finds lapsed. `None` when the lease is gone.
+    async fn look(&mut self, lease: &Lease) -> Result<Option<Renewal>, StoreError> {
+        let Some(mut renewal) = self.renew(lease).await? else {
+            return Ok(None);
+        };
+        if renewal.nodes.iter().any(|node| !node.live) {
+            let Some(expelled) = self.shared.store.expel(lease).await? else {
+                return Ok(None);
+            };
+            for node in &expelled {
+                tracing::warn!(%node, "a node whose lease had lapsed was expelled");
+            }
+            if !expelled.is_empty() {
+                let Some(after) = self.renew(lease).await? else {
+                    return Ok(None);
+                };
+                renewal = after;
+            }
+        }
+        let shared = &self.shared;
+        let in_company = renewal.nodes.iter().any(|node| node.node != lease.node);
+        let met = in_company && !self.in_company;
+        self.in_company = in_company;
+        let live: Vec<_> = renewal.nodes.iter().filter(|node| node.live).collect();
+        #[expect(clippy::cast_precision_loss, reason = "nobody runs 2^52 nodes")]
+        shared.meters.live_nodes.set(live.len() as f64);
+        let peers = live.into_iter().filter(|node| node.node != lease.node);
+        *shared.peer_routes.lock() = peers.flat_map(|node| node.routes.iter().cloned()).collect();
+        if met {
+            // Who was alone until now looks around with its heartbeat alone.
+            self.hint().await;
+        }
+        Ok(Some(renewal))
     }
 
     async fn renew(&mut self, lease: &Lease) -> Result<Option<Renewal>, StoreError> {
         let shared = &self.shared;
         // The deadline counts from before the call: the database's own count begins later.
         let sent = Instant::now();
-        let Some(mut renewal) = shared.store.renew(lease, shared.settings.stale_after).await? else {
+        let Some(renewal) = shared.store.renew(lease, shared.settings.stale_after).await? else {
             return Ok(None);
         };
         shared.flight.lock().owned.renewed(lease, sent + shared.settings.stale_after);
         self.renew_at = sent + shared.settings.heartbeat;
-        let alone = renewal.nodes.iter().all(|node| node.node == lease.node);
-        if !alone && !self.in_company && renewal.nodes.iter().any(|node| !node.live) {
-            // The first look at a table with a dead node in it: what it owned should be free at once.
-            if let Some(expelled) = shared.store.expel(lease).await?
-                && !expelled.is_empty()
-            {
-                tracing::warn!(?expelled, "nodes whose lease had lapsed were expelled");
-                match shared.store.renew(lease, shared.settings.stale_after).await? {
-                    Some(after) => renewal = after,
-                    None => return Ok(None),
-                }
-            }
-        }
-        self.in_company = !alone;
-        let live: Vec<_> = renewal.nodes.iter().filter(|node| node.live).collect();
-        #[expect(clippy::cast_precision_loss, reason = "nobody runs 2^52 nodes")]
-        shared.meters.live_nodes.set(live.len() as f64);
-        let peers = live.into_iter().filter(|node| node.node != lease.node);
-        *shared.peer_routes.lock() = peers.flat_map(|node| node.routes.iter().cloned()).collect();
+        self.glance_at = sent + GLANCE.min(shared.settings.heartbeat);
+        self.looked_at = sent;
         Ok(Some(renewal))
     }
 
     /// Takes what is free, and at times gives up what is too much. `false` if the taking must wait.
     async fn share(&mut self, lease: &Lease, renewal: &Renewal) -> Result<bool, StoreError> {
         let shared = self.shared.clone();
-        let live: Vec<NodeId> = renewal.nodes.iter().filter(|node| node.live).map(|node| node.node.clone()).collect();
-        let share = share_out(&lease.node, &live, &renewal.owners);
+        let live = renewal.nodes.iter().filter(|node| node.live);
+        let sharers: Vec<Sharer> =
+            live.map(|node| Sharer { node: node.node.clone(), weight: Standing::read(&node.routes).weight }).collect();
+        let share = share_out(&sharers, &renewal.owners).share_of(&lease.node, &renewal.owners);
+        if !share.expect.is_empty() {
+            self.glance_at = self.glance_at.min(self.looked_at + EXPECTING);
+        }
 
         let known = shared.flight.lock().owned.known();
         // Ours in the database and unknown here: the answer of a take was lost.
@@ -189,24 +266,71 @@ impl Ownership {
         // A release whose answer was lost.
         shared.flight.lock().handed_over(|partition| is_mine(&partition));
         let forgotten = Partition::all().filter(is_mine).filter(|p| !known.contains(*p));
-        let wanted: PartitionSet = share.take.iter().chain(forgotten).collect();
+        let left_lying = self.left_lying(&renewal.owners);
+        let wanted: PartitionSet = share.take.iter().chain(forgotten).chain(left_lying.iter()).collect();
         if wanted.is_empty() {
             shared.flight.lock().end_taking(Vec::new());
         } else if !self.take(lease, wanted).await? {
             return Ok(false);
         }
-        if Instant::now() >= self.rebalance_at {
-            self.rebalance_at = Instant::now() + shared.settings.rebalance_every;
-            let mut flight = shared.flight.lock();
-            for partition in share.release.iter() {
-                flight.leave(partition);
-                self.leaving.insert(partition);
+        let now = Instant::now();
+        if now >= self.rebalance_at {
+            self.rebalance_at = now + shared.settings.rebalance_every;
+            if self.in_company {
+                self.weigh(lease, renewal).await?;
+            }
+            if now >= self.keep_until {
+                self.give_up(share.release);
             }
         }
-        let owned = shared.flight.lock().owned.len();
-        #[expect(clippy::cast_precision_loss, reason = "there are 256 partitions")]
-        shared.meters.partitions_owned.set(owned as f64);
+        shared.measure_owned();
         Ok(true)
+    }
+
+    /// Partitions that have been free for so long that whoever should have them will not take them now.
+    fn left_lying(&mut self, owners: &Owners) -> PartitionSet {
+        let now = Instant::now();
+        let patience = self.shared.settings.heartbeat * 2;
+        let mut left = PartitionSet::EMPTY;
+        for (partition, since) in Partition::all().zip(self.free_since.iter_mut()) {
+            if owners[usize::from(partition.0)].is_some() {
+                *since = None;
+            } else if now >= *since.get_or_insert(now) + patience {
+                left.insert(partition);
+            }
+        }
+        if !left.is_empty() {
+            self.keep_until = now + self.shared.settings.stale_after;
+        }
+        left
+    }
+
+    /// Tells the others how busy this node is, and how much of the whole it wants.
+    async fn weigh(&mut self, lease: &Lease, renewal: &Renewal) -> Result<(), StoreError> {
+        let load = self.shared.flight.lock().take_load(self.shared.settings.workers);
+        let others = renewal.nodes.iter().filter(|node| node.live && node.node != lease.node);
+        // Who lacks a route would only put off what it is given.
+        let routes = self.shared.routes.names();
+        let mut able = others.filter(|node| routes.iter().all(|route| node.routes.contains(route)));
+        let another_idles = able.any(|node| Standing::read(&node.routes).idle);
+        let standing = self.scales.look(load, another_idles);
+        if standing.weight < self.standing.weight {
+            tracing::info!(node = %lease.node, weight = standing.weight, of = Standing::FULL, "the node stays saturated while others idle, and gives partitions away");
+        }
+        self.publish(lease, standing).await
+    }
+
+    async fn publish(&mut self, lease: &Lease, standing: Standing) -> Result<(), StoreError> {
+        if standing == self.standing {
+            return Ok(());
+        }
+        let mut published = self.shared.routes.names();
+        published.extend(standing.notes());
+        if self.shared.store.publish(lease, &published).await?.is_none() {
+            self.lost(lease, "its lease was gone when it published something");
+        }
+        self.standing = standing;
+        Ok(())
     }
 
     /// `false` if a settle that stores a mark is in the way.
@@ -229,12 +353,36 @@ impl Ownership {
         Ok(true)
     }
 
-    /// Gives up the leaving partitions whose deliveries have settled.
-    async fn hand_over(&mut self, lease: &Lease) -> Result<(), StoreError> {
-        let shared = &self.shared;
+    /// The outbox shuts down: nothing is wanted any more, and everything is given up.
+    async fn depart(&mut self, lease: &Lease) -> Result<(), StoreError> {
+        let known = self.shared.flight.lock().owned.known();
+        self.give_up(known);
+        if self.in_company && self.standing != Standing::LEAVING {
+            self.publish(lease, Standing::LEAVING).await?;
+            self.hint().await;
+        }
+        Ok(())
+    }
+
+    /// Starts nothing more in these partitions.
+    fn give_up(&mut self, partitions: PartitionSet) {
+        let now = Instant::now();
+        let mut flight = self.shared.flight.lock();
+        for partition in partitions.iter() {
+            flight.leave(partition);
+            self.leaving.entry(partition).or_insert(now);
+        }
+    }
+
+    /// Hands over the leaving partitions whose deliveries have settled.
+    async fn hand_over(&mut self, lease: &Lease, departing: bool) -> Result<(), StoreError> {
+        let shared = self.shared.clone();
+        if !departing {
+            self.evict_overdue();
+        }
         let (released, mark, quiet) = {
             let mut flight = shared.flight.lock();
-            let quiet: PartitionSet = self.leaving.iter().filter(|p| flight.is_quiet(*p)).collect();
+            let quiet: PartitionSet = self.leaving.keys().copied().filter(|p| flight.is_quiet(*p)).collect();
             if quiet.is_empty() {
                 // A hold may wait for a settle that nothing else asks for.
                 shared.outcomes.notify_one();
@@ -243,19 +391,58 @@ impl Ownership {
             let (released, mark) = flight.give_up(quiet, shared.settings.in_flight_bound());
             (released, mark, quiet)
         };
+        // Whoever waits for the settle of something that was interrupted.
+        shared.settled.notify_waiters();
         // Forgotten here before it is released there. After an error the next renewal shows whether it is still
         // this node's: then it is taken again, from where it began. A second release would not know what was
-        // waiting at the first.
-        for partition in quiet.iter() {
-            self.leaving.remove(partition);
-        }
-        if shared.store.release(lease, &released, mark).await?.is_none() {
-            self.lost(lease, "its lease was gone at a release");
-            return Ok(());
+        // waiting at the first, so a node that leaves, and takes nothing more, keeps what the first one said.
+        self.leaving.retain(|partition, _| !quiet.contains(*partition));
+        match shared.store.release(lease, &released, mark).await {
+            Ok(Some(())) => {}
+            Ok(None) => {
+                self.lost(lease, "its lease was gone at a release");
+                return Ok(());
+            }
+            Err(error) => {
+                if departing {
+                    shared.unreleased.lock().push((released, mark));
+                }
+                return Err(error);
+            }
         }
         shared.flight.lock().handed_over(|partition| !quiet.contains(partition));
+        shared.measure_owned();
         tracing::info!(node = %lease.node, partitions = quiet.len(), "partitions were handed over");
+        if self.in_company {
+            self.hint().await;
+        }
         Ok(())
+    }
+
+    /// Makes the others look around. Whoever does not hear it looks by itself.
+    async fn hint(&self) {
+        let _ = timeout(HINT_WITHIN, self.shared.store.hint_fleet()).await;
+    }
+
+    /// Interrupts what still runs in partitions that should have been handed over by now.
+    fn evict_overdue(&mut self) {
+        let now = Instant::now();
+        let limit = self.shared.settings.drain_timeout;
+        let mut flight = self.shared.flight.lock();
+        let overdue = self.leaving.iter_mut().filter(|(_, since)| now >= **since + limit);
+        let mut evicted = false;
+        for (partition, since) in overdue {
+            *since = now;
+            if flight.evict(*partition) {
+                evicted = true;
+                tracing::warn!(%partition, ?limit, "a delivery still runs in a partition that is handed over: it is dropped, and no attempt counts");
+            }
+        }
+        drop(flight);
+        if evicted {
+            self.shared.evicted.notify_waiters();
+            self.shared.outcomes.notify_one();
+        }
     }
 
     fn lost(&self, lease: &Lease, why: &str) -> Instant {

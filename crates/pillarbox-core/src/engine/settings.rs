@@ -79,6 +79,8 @@ pub(crate) struct Settings {
     pub(crate) drain_timeout: Duration,
     pub(crate) reservation_ttl: Duration,
     pub(crate) route_grace: Duration,
+    /// As it was set, where one setting stands for heartbeat, stale and rebalance time.
+    pub(crate) lease: Option<Duration>,
     pub(crate) heartbeat: Duration,
     pub(crate) stale_after: Duration,
     pub(crate) rebalance_every: Duration,
@@ -112,6 +114,7 @@ impl Default for Settings {
             drain_timeout: Duration::from_secs(15),
             reservation_ttl: Duration::from_secs(5),
             route_grace: Duration::from_secs(5),
+            lease: None,
             heartbeat: Duration::from_secs(5),
             stale_after: Duration::from_secs(30),
             rebalance_every: Duration::from_secs(10),
@@ -165,10 +168,21 @@ impl Settings {
         at_least("poll_interval's maximum", self.poll_max, self.poll_min)?;
         at_least("reservation_ttl", self.reservation_ttl, millis(10))?;
         at_least("sample_every", self.sample_every, millis(10))?;
+        if let Some(lease) = self.lease {
+            at_least("lease", lease, millis(30))?;
+        }
         at_least("heartbeat", self.heartbeat, millis(10))?;
         at_least("rebalance_every", self.rebalance_every, millis(10))?;
         // Two renewals may fail before the lease is lost.
-        at_least("stale_after (three heartbeats)", self.stale_after, self.heartbeat * 3)?;
+        let (heartbeat, stale_after) = (self.heartbeat, self.stale_after);
+        if stale_after < heartbeat.saturating_mul(3) {
+            return Err(OutboxError::setting(format!(
+                "stale_after is {stale_after:?} and heartbeat {heartbeat:?}: a lease must outlast three heartbeats, or a \
+                 late renewal costs it. Set stale_after to {:?} or more, or heartbeat to {:?} or less",
+                heartbeat.saturating_mul(3),
+                stale_after / 3
+            )));
+        }
         if let Some(purge) = &self.purge {
             between("purge.batch", purge.batch as usize, 1, 100_000)?;
             at_least("purge.every", purge.every, millis(10))?;

@@ -4,7 +4,7 @@ use std::{
     collections::HashSet,
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
     },
 };
 
@@ -19,9 +19,9 @@ use super::{
     settings::Settings,
 };
 use crate::{
-    domain::{Lease, NodeId, Timestamp},
+    domain::{Lease, NodeId, Seq, Timestamp},
     observe::Meters,
-    port::{Clock, Store},
+    port::{Clock, Released, Store},
 };
 
 /// The node: its store, its memory, and the bells of its tasks.
@@ -44,6 +44,14 @@ pub(crate) struct Shared {
     /// Rung after every settle.
     pub(crate) settled: Notify,
     pub(crate) own: Notify,
+    /// Rung when deliveries are interrupted because their partitions are given up.
+    pub(crate) evicted: Notify,
+    /// Another process has told the nodes to look around.
+    pub(crate) look_around: AtomicBool,
+    /// The outbox shuts down: everything is given up, and nothing taken.
+    pub(crate) departing: AtomicBool,
+    /// What was given up for good, and could not be released yet.
+    pub(crate) unreleased: Mutex<Vec<(Vec<Released>, Seq)>>,
     pub(crate) hints: Notify,
     pub(crate) hinted: Mutex<crate::domain::PartitionSet>,
     /// Cancelled and replaced when the lease is lost: running handlers are dropped. Whose session it is holds
@@ -82,6 +90,10 @@ impl Shared {
             full_batch: Notify::new(),
             settled: Notify::new(),
             own: Notify::new(),
+            evicted: Notify::new(),
+            look_around: AtomicBool::new(false),
+            departing: AtomicBool::new(false),
+            unreleased: Mutex::default(),
             hints: Notify::new(),
             hinted: Mutex::default(),
             session: Mutex::new(CancellationToken::new()),
@@ -122,6 +134,7 @@ impl Shared {
         };
         tracing::warn!(node = %self.node, why, dropped_outcomes = stale, "the node has lost its lease");
         self.meters.stale_settles.increment(stale as u64);
+        self.meters.partitions_owned.set(0.0);
         lost.cancel();
         self.settled.notify_waiters();
         self.own.notify_one();
@@ -129,6 +142,16 @@ impl Shared {
 
     pub(crate) fn session(&self) -> CancellationToken {
         self.session.lock().clone()
+    }
+
+    pub(crate) fn is_departing(&self) -> bool {
+        self.departing.load(Ordering::Acquire)
+    }
+
+    /// Sets the gauge of the partitions.
+    #[expect(clippy::cast_precision_loss, reason = "there are 256 partitions")]
+    pub(crate) fn measure_owned(&self) {
+        self.meters.partitions_owned.set(self.flight.lock().owned.len() as f64);
     }
 
     /// Learns the database's time.

@@ -1,6 +1,9 @@
 //! What is done now and then: purging finished rows, and taking the outbox's measure.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -78,11 +81,13 @@ impl Purge {
 #[derive(Debug)]
 pub(crate) struct Sampler {
     shared: Arc<Shared>,
+    /// Whether this node read the table last time.
+    reads: AtomicBool,
 }
 
 impl Sampler {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+        Self { shared, reads: AtomicBool::new(false) }
     }
 
     /// Samples on schedule until `stop`.
@@ -99,17 +104,21 @@ impl Sampler {
         }
     }
 
-    /// One look. Only the owner of partition 0 reads the table: the numbers are the outbox's, not the node's.
+    /// One look. Only the owner of partition 0 reads the table: the numbers are the outbox's, not the node's. While
+    /// it hands its partitions over, it goes on: there may be no other.
     #[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
     pub(crate) async fn run_once(&self) -> Result<(), StoreError> {
         let meters = &self.shared.meters;
-        let ((hot, cold), first) = {
+        let ((hot, cold), blocked, first) = {
             let flight = self.shared.flight.lock();
-            (flight.queues.depths(), flight.owned.is_active(Partition(0)))
+            (flight.queues.depths(), flight.blocked_keys(), flight.owned.is_active(Partition(0)))
         };
+        meters.blocked_keys.set(blocked as f64);
         meters.hot_depth.set(hot as f64);
         meters.cold_depth.set(cold as f64);
-        if !first {
+        let reads = first || self.shared.is_departing() && self.reads.load(Ordering::Relaxed);
+        self.reads.store(reads, Ordering::Relaxed);
+        if !reads {
             return Ok(());
         }
         let begun = Instant::now();

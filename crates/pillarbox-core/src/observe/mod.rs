@@ -48,6 +48,8 @@ pub mod name {
     pub const WORST_PARTITION: &str = "pending_worst_partition";
     /// Partitions this node owns.
     pub const PARTITIONS_OWNED: &str = "partitions_owned";
+    /// Keys of this node's partitions that wait behind a failed or dead event.
+    pub const BLOCKED_KEYS: &str = "blocked_keys";
     /// Nodes whose lease is in force.
     pub const LIVE_NODES: &str = "live_nodes";
     /// From the insert of an event to the start of its handler.
@@ -76,6 +78,7 @@ pub(crate) struct Meters {
     pub(crate) pending: Gauge,
     pub(crate) worst_partition: Gauge,
     pub(crate) partitions_owned: Gauge,
+    pub(crate) blocked_keys: Gauge,
     pub(crate) live_nodes: Gauge,
     pub(crate) latency: Histogram,
     pub(crate) handler_time: Histogram,
@@ -121,6 +124,7 @@ impl Meters {
             pending: level(name::PENDING, "pending events"),
             worst_partition: level(name::WORST_PARTITION, "pending events of the fullest partition"),
             partitions_owned: level(name::PARTITIONS_OWNED, "partitions this node owns"),
+            blocked_keys: level(name::BLOCKED_KEYS, "keys that wait behind a failed or dead event"),
             live_nodes: level(name::LIVE_NODES, "nodes whose lease is in force"),
             latency: spread(name::LATENCY, "from the insert of an event to the start of its handler"),
             handler_time: spread(name::HANDLER_TIME, "time spent in handlers"),

@@ -30,7 +30,7 @@ pub struct NodeView {
     pub node: NodeId,
     /// Whether its lease is in force; if not, it can be expelled.
     pub live: bool,
-    /// The routes it published.
+    /// What it published: its routes, and notes about itself, which [`Standing`](crate::domain::Standing) reads.
     pub routes: Vec<String>,
 }
 
@@ -71,18 +71,21 @@ pub struct Released {
 /// expelled, or of another incarnation. The call has then changed nothing.
 pub trait OwnStore: Send + Sync {
     /// Enters a node. A node of the same name that is already there is replaced as if it had been expelled:
-    /// its incarnation ends and its partitions become free.
+    /// its incarnation ends and its partitions become free, with an epoch raised by one.
     fn join<'a>(&'a self, joining: &'a Joining) -> BoxFuture<'a, Result<Lease, StoreError>>;
 
     /// Extends the lease to now and `ttl`, by the database's clock. A lapsed lease is not revived.
     fn renew<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> BoxFuture<'a, Result<Option<Renewal>, StoreError>>;
 
+    /// Publishes what others see of the node, in place of the routes with which it joined.
+    fn publish<'a>(&'a self, lease: &'a Lease, routes: &'a [String]) -> BoxFuture<'a, Result<Option<()>, StoreError>>;
+
     /// Expels every node whose lease has lapsed, by the database's clock: ends its incarnation, then frees
-    /// its partitions with a raised epoch, its last mark and its number of suspects. Returns whom.
+    /// its partitions with an epoch raised by one, its last mark and its number of suspects. Returns whom.
     fn expel<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Option<Vec<NodeId>>, StoreError>>;
 
     /// Takes those of the partitions that are free, or this node's already (the answer of an earlier call may
-    /// have been lost), raises their epochs, and leaves the others. In the same transaction the node's
+    /// have been lost), raises their epochs by one, and leaves the others. In the same transaction the node's
     /// stored mark is lowered to the lowest of theirs: it must hold for all partitions of the node.
     fn take<'a>(
         &'a self,
@@ -91,7 +94,7 @@ pub trait OwnStore: Send + Sync {
     ) -> BoxFuture<'a, Result<Option<Vec<Taken>>, StoreError>>;
 
     /// Gives up partitions; those that are not this node's are left alone. `mark` is where their
-    /// reading goes on.
+    /// reading goes on. Their epochs stay, until somebody takes them.
     fn release<'a>(
         &'a self,
         lease: &'a Lease,

@@ -19,4 +19,16 @@ pub trait WakeStore: Send + Sync {
     /// Waits until something may have been committed elsewhere. Pends for ever where the database has no
     /// way to tell. Dropping the future is safe.
     fn news(&self) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// Tells the nodes in other processes to look around: one has joined or is about to leave, or partitions have
+    /// become free. Called rarely, and by who owns.
+    fn hint_fleet(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Waits until another process has told so; [`news`](Self::news) is waited for meanwhile. Pends for ever where
+    /// the database has no way to tell, and nodes look by themselves. Dropping the future is safe.
+    fn fleet_news(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(std::future::pending())
+    }
 }

@@ -26,6 +26,7 @@ on_each_server!(
     missing_tables_ask_for_the_migrations,
     passwords_are_not_told,
     a_full_pool_is_unavailable,
+    a_user_who_holds_every_pooled_connection_does_not_starve_the_renewal,
 );
 
 /// Ends every other connection to the outbox's database.
@@ -197,4 +198,44 @@ async fn a_full_pool_is_unavailable(server: Shared) {
     join(&store, "n", MINUTE).await;
     store.rollback(first).await.unwrap();
     let _: &MySqlPool = store.pool();
+}
+
+/// O6: the lease is renewed beside the pool, and so is everything else that the node does by itself.
+async fn a_user_who_holds_every_pooled_connection_does_not_starve_the_renewal(server: Shared) {
+    let outbox = Outbox::new(server).await;
+    let pool = sqlx::mysql::MySqlPoolOptions::new().max_connections(2).connect_lazy(&outbox.database.url()).unwrap();
+    let lease = Duration::from_secs(2);
+    let (deliver, mut delivered) = tokio::sync::mpsc::unbounded_channel();
+    let engine = pillarbox_core::Outbox::multi_node(Options::new().from_pool(pool).unwrap())
+        .handle("a", move |delivery: pillarbox_core::Delivery| {
+            let _ = deliver.send(delivery.seq());
+            async {}
+        })
+        .node_name("n")
+        .heartbeat(lease / 10)
+        .stale_after(lease)
+        .start()
+        .await
+        .unwrap();
+    let held = [engine.begin().await.unwrap(), engine.begin().await.unwrap()];
+    let fleet = async || {
+        let fleet = outbox.fleet().await.unwrap();
+        let node = fleet.nodes.into_iter().find(|node| node.node.as_str() == "n").unwrap();
+        (fleet.now, node)
+    };
+    let (begun, first) = fleet().await;
+    loop {
+        let (now, node) = fleet().await;
+        assert_eq!(node.incarnation, first.incarnation);
+        assert!(node.is_live(now), "the lease has lapsed");
+        if now.since(begun) > lease * 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // And what others write is delivered meanwhile.
+    outbox.write([pillarbox_core::Event::builder("a").json(&1)]).await;
+    delivered.recv().await.unwrap();
+    drop(held);
+    engine.shutdown().await;
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use pillarbox_core::domain::{Partition, Seq};
 use pillarbox_core::port::{
-    Change, OwnStore as _, Position, ReadStore as _, Settled, StoreErrorKind, TransactStore as _, UpkeepStore as _,
-    WakeStore as _, WriteStore as _,
+    AdminStore as _, Change, OwnStore as _, Position, ReadStore as _, Settled, StoreErrorKind, TransactStore as _,
+    UpkeepStore as _, WakeStore as _, WriteStore as _,
 };
 use pillarbox_postgres::{Options, PostgresStore};
 use pillarbox_testkit::{
@@ -208,4 +208,45 @@ fn a_blocked_runtime_does_not_starve_the_renewal() {
         let renewal = tokio::time::timeout(Duration::from_secs(10), store.renew(&lease, MINUTE)).await;
         assert!(renewal.unwrap().unwrap().is_some());
     });
+}
+
+/// O6: the lease is renewed beside the pool, and so is everything else that the node does by itself.
+#[tokio::test]
+async fn a_user_who_holds_every_pooled_connection_does_not_starve_the_renewal() {
+    let outbox = Outbox::new().await;
+    let pool = sqlx::postgres::PgPoolOptions::new().max_connections(2).connect_lazy(&outbox.database.url()).unwrap();
+    let lease = Duration::from_secs(2);
+    let (deliver, mut delivered) = tokio::sync::mpsc::unbounded_channel();
+    let engine = pillarbox_core::Outbox::multi_node(PostgresStore::from_pool(pool).unwrap())
+        .handle("a", move |delivery: pillarbox_core::Delivery| {
+            let _ = deliver.send(delivery.seq());
+            async {}
+        })
+        .node_name("n")
+        .heartbeat(lease / 10)
+        .stale_after(lease)
+        .start()
+        .await
+        .unwrap();
+    let held = [engine.begin().await.unwrap(), engine.begin().await.unwrap()];
+    let fleet = async || {
+        let fleet = outbox.fleet().await.unwrap();
+        let node = fleet.nodes.into_iter().find(|node| node.node.as_str() == "n").unwrap();
+        (fleet.now, node)
+    };
+    let (begun, first) = fleet().await;
+    loop {
+        let (now, node) = fleet().await;
+        assert_eq!(node.incarnation, first.incarnation);
+        assert!(node.is_live(now), "the lease has lapsed");
+        if now.since(begun) > lease * 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // And what others write is delivered meanwhile.
+    outbox.write([pillarbox_core::Event::builder("a").json(&1)]).await;
+    delivered.recv().await.unwrap();
+    drop(held);
+    engine.shutdown().await;
 }

@@ -187,6 +187,7 @@ macro_rules! conformance {
         $crate::conformance!(@group $backend, own:
             a_renewal_shows_every_node_and_owner,
             a_renewal_extends_the_lease,
+            what_a_node_publishes_is_seen_by_others,
             a_lapsed_lease_is_not_revived_and_its_node_can_do_nothing,
             only_lapsed_nodes_are_expelled,
             the_partitions_of_an_expelled_node_are_taken_with_a_raised_epoch_and_suspects,
@@ -265,6 +266,10 @@ macro_rules! conformance {
             two_nodes_share_the_partitions_and_deliver_each_event_once,
             a_single_node_started_twice_neither_loses_nor_doubles,
             a_clean_stop_hands_over_at_once,
+            a_clean_stop_hands_over_what_has_settled_while_a_handler_still_runs,
+            a_rebalancing_hands_over_each_partition_when_it_has_settled,
+            a_handler_that_outlasts_the_graceful_time_does_not_keep_its_partition,
+            a_handler_that_blocks_does_not_starve_the_renewal,
             the_events_of_a_dead_node_are_delivered_when_its_lease_has_lapsed,
             a_node_whose_clock_is_an_hour_off_neither_steals_nor_stalls,
             a_node_that_lost_its_lease_settles_nothing,

@@ -3,17 +3,20 @@
 use std::{sync::Arc, time::Duration};
 
 use pillarbox_core::{
-    Outbox,
-    domain::{PartitionSet, Status, Timestamp},
+    Delivery, HandlerError, Outbox,
+    domain::{Epoch, Key, Partition, PartitionSet, Status, Timestamp},
     engine::Heartbeat,
-    port::{Clock, Joining, OwnStore},
+    port::{AdminStore, Clock, Fleet, Joining, OwnStore},
 };
 
 use super::{
     Backend,
     stage::{ROUTE, Stage, event, keyed, quick, write},
 };
-use crate::{patience, probe::Which};
+use crate::{
+    patience,
+    probe::{End, Which},
+};
 
 async fn until(what: &str, mut check: impl FnMut() -> bool) {
     let wait = async {
@@ -73,6 +76,142 @@ pub async fn a_clean_stop_hands_over_at_once<B: Backend>() {
     stage.probe.wait_for(20).await;
     two.shutdown().await;
     stage.probe.assert_each_once(&ids);
+}
+
+/// A key among those that a node with all partitions gives up first: the upper half.
+fn upper_key() -> String {
+    let upper = |key: &String| Partition::of_key(&Key::from(key.as_str())).0 >= 128;
+    (0..100).map(|n| format!("upper-{n}")).find(upper).expect("half of the keys are")
+}
+
+/// The epochs of a key's deliveries, in their order.
+fn epochs(stage: &Stage<impl Backend>, key: &str) -> Vec<Epoch> {
+    let log = stage.probe.log();
+    let of_key = log.deliveries().iter().filter(|delivery| delivery.key().is_some_and(|k| k.as_str() == key));
+    of_key.map(|delivery| delivery.epoch).collect()
+}
+
+/// O7, D12, O9: one slow handler keeps back its own partition, and no other.
+pub async fn a_clean_stop_hands_over_what_has_settled_while_a_handler_still_runs<B: Backend>() {
+    let stage = Stage::<B>::new().await;
+    let hour = Duration::from_hours(1);
+    // No lease lapses within this case, and nothing is dropped.
+    let one = stage.node().await.stale_after(hour).drain_timeout(hour).start().await.expect("start");
+    let gate = stage.probe.stop(Which::of_key("slow"), 1);
+    let mut ids = write(&one, [keyed("slow"), keyed("slow")]).await;
+    gate.reached().await;
+    let two = stage.node().await.stale_after(hour).start().await.expect("start");
+    let stopping = tokio::spawn({
+        let one = one.clone();
+        async move { one.shutdown().await }
+    });
+    until("all but one", || two.partitions_owned() == 255).await;
+    let others = (0..20).map(|n| keyed(&format!("k{n}")));
+    let slow = Partition::of_key(&Key::from("slow"));
+    let others: Vec<_> =
+        others.filter(|event| event.clone().build().expect("valid").key_partition() != Some(slow)).collect();
+    let count = others.len();
+    ids.extend(write(&two, others).await);
+    stage.probe.wait_for(count).await;
+    assert!(!stopping.is_finished(), "its handler still runs");
+    gate.open();
+    stopping.await.expect("a shutdown");
+    until("the whole", || two.partitions_owned() == 256).await;
+    stage.probe.wait_for(ids.len()).await;
+    two.shutdown().await;
+    stage.probe.assert_each_once(&ids);
+    stage.probe.assert_in_order_per_key();
+    let epochs = epochs(&stage, "slow");
+    assert!(epochs[0] < epochs[1], "the fencing token rises from owner to owner: {epochs:?}");
+}
+
+/// O5, O7, O9: as soon as the running delivery of a partition has settled, the new owner goes on.
+pub async fn a_rebalancing_hands_over_each_partition_when_it_has_settled<B: Backend>() {
+    let stage = Stage::<B>::new().await;
+    let hour = Duration::from_hours(1);
+    let key = upper_key();
+    let one = stage.node().await.stale_after(hour).drain_timeout(hour).start().await.expect("start");
+    let gate = stage.probe.stop(Which::of_key(&key), 1);
+    let ids = write(&one, [keyed(&key), keyed(&key), keyed(&key)]).await;
+    gate.reached().await;
+    let two = stage.node().await.stale_after(hour).start().await.expect("start");
+    until("all that has settled", || two.partitions_owned() == 127 && one.partitions_owned() == 128).await;
+    assert_eq!(stage.probe.log().begun(), 1, "nothing more is started where something still runs");
+    gate.open();
+    stage.probe.wait_for(3).await;
+    until("even shares", || two.partitions_owned() == 128).await;
+    tokio::join!(one.shutdown(), two.shutdown());
+    stage.probe.assert_each_once(&ids);
+    stage.probe.assert_in_order_per_key();
+    let epochs = epochs(&stage, &key);
+    assert!(epochs[0] < epochs[1] && epochs[1] == epochs[2], "{epochs:?}");
+}
+
+/// O7, D12: what still runs when the graceful time is over is dropped, counts no attempt, and is delivered by the next
+/// owner.
+pub async fn a_handler_that_outlasts_the_graceful_time_does_not_keep_its_partition<B: Backend>() {
+    let stage = Stage::<B>::new().await;
+    let hour = Duration::from_hours(1);
+    let key = upper_key();
+    let graceful = Duration::from_millis(200);
+    let one = stage.node().await.stale_after(hour).drain_timeout(graceful).start().await.expect("start");
+    let gate = stage.probe.stop(Which::of_key(&key), 1);
+    let ids = write(&one, [keyed(&key), keyed(&key)]).await;
+    gate.reached().await;
+    let two = stage.node().await.stale_after(hour).start().await.expect("start");
+    stage.probe.wait_for(2).await;
+    until("even shares", || two.partitions_owned() == 128 && one.partitions_owned() == 128).await;
+    stage.until_count(Status::Done, 2).await;
+    gate.open();
+    tokio::join!(one.shutdown(), two.shutdown());
+    for id in ids {
+        let row = stage.row(id).await.expect("kept");
+        assert_eq!((row.status, row.attempts), (Status::Done, 0));
+    }
+    let log = stage.probe.log();
+    assert_eq!(log.deliveries()[0].end, Some(End::Dropped));
+    assert_eq!(log.begun(), 3, "one was interrupted");
+    stage.probe.assert_no_overlap();
+}
+
+/// O6: the lease is renewed on a thread of its own, whatever the handlers do to theirs.
+pub async fn a_handler_that_blocks_does_not_starve_the_renewal<B: Backend>() {
+    let stage = Stage::<B>::new().await;
+    let (unblock, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = std::sync::Mutex::new(blocked);
+    let lease = Duration::from_secs(2);
+    let outbox = stage.node().await.node_name("blocked").stale_after(lease).handle("Blocks", move |_: Delivery| {
+        let ended = blocked.lock().expect("one at a time").recv();
+        async move { ended.map_err(|error| HandlerError::msg(error.to_string())) }
+    });
+    let outbox = outbox.start().await.expect("start");
+    let store = stage.backend.second_handle().await;
+    // Everything of this runtime stands still, so somebody else has to look.
+    let watcher = std::thread::spawn(move || {
+        let watching = async {
+            let found = |fleet: Fleet| {
+                let node = fleet.nodes.into_iter().find(|node| node.node.as_str() == "blocked");
+                (fleet.now, node.expect("it has joined"))
+            };
+            let (begun, first) = found(store.fleet().await.expect("fleet"));
+            loop {
+                let (now, node) = found(store.fleet().await.expect("fleet"));
+                assert_eq!(node.incarnation, first.incarnation);
+                assert!(node.is_live(now), "the lease has lapsed");
+                if now.since(begun) > lease * 2 {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        super::run(watching);
+        let _ = unblock.send(());
+    });
+    let ids = write(&outbox, [pillarbox_core::Event::builder("Blocks").json(&1)]).await;
+    stage.until_count(Status::Done, 1).await;
+    watcher.join().expect("the lease was kept");
+    outbox.shutdown().await;
+    assert_eq!(stage.row(ids[0]).await.expect("kept").attempts, 0);
 }
 
 /// A node that is there in the table and does nothing: as if its process were gone.

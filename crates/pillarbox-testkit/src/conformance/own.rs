@@ -58,6 +58,25 @@ pub async fn a_renewal_extends_the_lease<B: Backend>() {
     assert!(scene.expel(&other).await.is_empty());
 }
 
+/// D7, O5.
+pub async fn what_a_node_publishes_is_seen_by_others<B: Backend>() {
+    let scene = Scene::<B>::new().await;
+    let (a, b) = (scene.join_for("a", SHORT).await, scene.join("b").await);
+    let text = ["(\"Order\", \"Placed\")".to_owned(), "@weight=0".to_owned(), "it's \\ \"quoted\" ☂".to_owned()];
+    for published in [&text[..], &text[..1], &text[..1], &[]] {
+        let answer = scene.store().publish(&a, published).await.expect("publish");
+        assert_eq!(answer, Some(()), "also when nothing changes");
+        let view = scene.store().renew(&b, LONG).await.expect("renew").expect("a live lease");
+        let seen = |name: &str| view.nodes.iter().find(|view| view.node.as_str() == name).expect("it is there").clone();
+        assert_eq!(seen("a").routes, published);
+        assert_eq!(seen("b").routes, ["(\"Order\", \"b\")"], "the other's are its own");
+    }
+    scene.backend.pass(LAPSE).await;
+    assert_eq!(scene.store().publish(&a, &text).await.expect("publish"), None);
+    scene.expel(&b).await;
+    assert_eq!(scene.store().publish(&a, &text).await.expect("publish"), None);
+}
+
 /// O6: a node that was paused past its lease.
 pub async fn a_lapsed_lease_is_not_revived_and_its_node_can_do_nothing<B: Backend>() {
     let scene = Scene::<B>::new().await;
@@ -113,7 +132,7 @@ pub async fn the_partitions_of_an_expelled_node_are_taken_with_a_raised_epoch_an
         if taken.partition == Partition(3) {
             assert_eq!((taken.suspects, taken.mark), (0, Seq(0)));
         } else {
-            assert!(taken.epoch > old.epoch(taken.partition));
+            assert_eq!(taken.epoch.0, old.epoch(taken.partition).0 + 2, "one for the end, one for the taking");
             assert_eq!(taken.suspects, 2, "as many as the node could have in flight");
             assert_eq!(taken.mark, Seq(77));
         }
@@ -148,7 +167,7 @@ pub async fn a_released_partition_is_free_at_once_with_its_mark_and_suspects<B: 
     let taken_view: Vec<_> = taken.iter().map(view).collect();
     let expected = [(1, Seq(42), 0), (2, Seq(42), 5), (4, Seq(0), 0)];
     assert_eq!(taken_view, expected, "what was not its own is left alone");
-    assert!(taken[0].epoch > old.epoch(Partition(1)));
+    assert_eq!(taken[0].epoch.0, old.epoch(Partition(1)).0 + 1, "one for the taking");
 }
 
 /// O7, D12.
@@ -165,7 +184,7 @@ pub async fn a_node_that_leaves_hands_over_without_suspects<B: Backend>() {
         let taken = scene.take(&next, some([1, 2])).await;
         assert_eq!(taken.len(), 2);
         for taken in taken {
-            assert!(taken.epoch > node.epoch(taken.partition));
+            assert_eq!(taken.epoch.0, node.epoch(taken.partition).0 + 1, "one for the taking");
             assert_eq!((taken.mark, taken.suspects), (expected, 0));
         }
         let released = [1, 2].map(|number| Released { partition: Partition(number), suspects: 0 });
@@ -186,7 +205,7 @@ pub async fn a_node_of_the_same_name_replaces_the_former<B: Backend>() {
     assert!(scene.store().renew(&old.lease, LONG).await.expect("renew").is_none());
     assert_eq!(new.taken.len(), 1, "its partitions became free");
     let taken = &new.taken[0];
-    assert!(taken.epoch > old.epoch(Partition(1)));
+    assert_eq!(taken.epoch.0, old.epoch(Partition(1)).0 + 2, "one for the end, one for the taking");
     assert_eq!((taken.mark, taken.suspects), (Seq(5), 2));
     let renewal = scene.store().renew(&new.lease, LONG).await.expect("renew");
     let owners = renewal.expect("the lease is in force").owners;

@@ -22,6 +22,8 @@ pub enum Call {
     Join,
     /// `OwnStore::renew`.
     Renew,
+    /// `OwnStore::publish`.
+    Publish,
     /// `OwnStore::expel`.
     Expel,
     /// `OwnStore::take`.
@@ -68,10 +70,12 @@ pub enum Call {
     Hint,
     /// `WakeStore::news`.
     News,
+    /// `WakeStore::hint_fleet`.
+    HintFleet,
 }
 
 impl Call {
-    const COUNT: usize = Self::News as usize + 1;
+    const COUNT: usize = Self::HintFleet as usize + 1;
 
     /// Every call.
     pub const ALL: [Self; Self::COUNT] = [
@@ -82,6 +86,7 @@ impl Call {
         Self::Rollback,
         Self::Join,
         Self::Renew,
+        Self::Publish,
         Self::Expel,
         Self::Take,
         Self::Release,
@@ -105,6 +110,7 @@ impl Call {
         Self::Fleet,
         Self::Hint,
         Self::News,
+        Self::HintFleet,
     ];
 }
 

@@ -52,6 +52,10 @@ impl<S: OwnStore> OwnStore for Faulty<S> {
         self.faults.around(Call::Renew, self.store.renew(lease, ttl))
     }
 
+    fn publish<'a>(&'a self, lease: &'a Lease, routes: &'a [String]) -> Answer<'a, Option<()>> {
+        self.faults.around(Call::Publish, self.store.publish(lease, routes))
+    }
+
     fn expel<'a>(&'a self, lease: &'a Lease) -> Answer<'a, Option<Vec<NodeId>>> {
         self.faults.around(Call::Expel, self.store.expel(lease))
     }
@@ -179,5 +183,13 @@ impl<S: WakeStore> WakeStore for Faulty<S> {
 
     fn news(&self) -> Answer<'_, ()> {
         self.faults.around(Call::News, self.store.news())
+    }
+
+    fn hint_fleet(&self) -> Answer<'_, ()> {
+        self.faults.around(Call::HintFleet, self.store.hint_fleet())
+    }
+
+    fn fleet_news(&self) -> Answer<'_, ()> {
+        self.store.fleet_news()
     }
 }

@@ -61,10 +61,11 @@ struct Database {
     processes: Mutex<Vec<Weak<Process>>>,
 }
 
-/// What handles of one process share: the bell that other processes ring.
+/// What handles of one process share: the bells that other processes ring.
 #[derive(Default)]
 struct Process {
     news: Notify,
+    fleet: Notify,
 }
 
 impl MemoryStore {

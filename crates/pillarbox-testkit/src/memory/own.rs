@@ -80,6 +80,11 @@ impl Tables {
         })
     }
 
+    fn publish(&mut self, lease: &Lease, routes: &[String], now: Timestamp) -> Option<()> {
+        self.fence(lease, now)?.routes = routes.to_vec();
+        Some(())
+    }
+
     pub(super) fn fleet(&self, now: Timestamp) -> Fleet {
         let owned_by = |owner: Option<&NodeId>| {
             Partition::all().filter(|number| self.partitions[usize::from(number.0)].owner.as_ref() == owner).collect()
@@ -156,6 +161,10 @@ impl OwnStore for MemoryStore {
 
     fn renew<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> BoxFuture<'a, Result<Option<Renewal>, StoreError>> {
         Box::pin(async move { Ok(self.run(|tables, now| tables.renew(lease, ttl, now)).await) })
+    }
+
+    fn publish<'a>(&'a self, lease: &'a Lease, routes: &'a [String]) -> BoxFuture<'a, Result<Option<()>, StoreError>> {
+        Box::pin(async move { Ok(self.run(|tables, now| tables.publish(lease, routes, now)).await) })
     }
 
     fn expel<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Option<Vec<NodeId>>, StoreError>> {

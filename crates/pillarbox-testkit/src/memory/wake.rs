@@ -7,18 +7,15 @@ use pillarbox_core::{
     port::{BoxFuture, StoreError, WakeStore},
 };
 
-use super::MemoryStore;
+use tokio::sync::Notify;
+
+use super::{MemoryStore, Process};
 
 impl WakeStore for MemoryStore {
     fn hint(&self, partitions: PartitionSet) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
             if !partitions.is_empty() {
-                let processes = self.database.processes.lock();
-                for process in processes.iter().filter_map(Weak::upgrade) {
-                    if !Arc::ptr_eq(&process, &self.process) {
-                        process.news.notify_one();
-                    }
-                }
+                self.ring(|process| &process.news);
             }
             Ok(())
         })
@@ -29,5 +26,31 @@ impl WakeStore for MemoryStore {
             self.process.news.notified().await;
             Ok(())
         })
+    }
+
+    fn hint_fleet(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async {
+            self.ring(|process| &process.fleet);
+            Ok(())
+        })
+    }
+
+    fn fleet_news(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async {
+            self.process.fleet.notified().await;
+            Ok(())
+        })
+    }
+}
+
+impl MemoryStore {
+    /// Rings a bell of every other process.
+    fn ring(&self, bell: impl Fn(&Process) -> &Notify) {
+        let processes = self.database.processes.lock();
+        for process in processes.iter().filter_map(Weak::upgrade) {
+            if !Arc::ptr_eq(&process, &self.process) {
+                bell(&process).notify_one();
+            }
+        }
     }
 }

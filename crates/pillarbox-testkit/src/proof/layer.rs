@@ -109,6 +109,10 @@ impl<S: ReadStore + OwnStore, L: Layer<S>> OwnStore for Layered<S, L> {
         self.layer.renew(&self.store, lease, ttl)
     }
 
+    fn publish<'a>(&'a self, lease: &'a Lease, routes: &'a [String]) -> Answer<'a, Option<()>> {
+        self.store.publish(lease, routes)
+    }
+
     fn expel<'a>(&'a self, lease: &'a Lease) -> Answer<'a, Option<Vec<NodeId>>> {
         self.store.expel(lease)
     }
@@ -211,5 +215,13 @@ impl<S: WakeStore, L: Send + Sync> WakeStore for Layered<S, L> {
 
     fn news(&self) -> Answer<'_, ()> {
         self.store.news()
+    }
+
+    fn hint_fleet(&self) -> Answer<'_, ()> {
+        self.store.hint_fleet()
+    }
+
+    fn fleet_news(&self) -> Answer<'_, ()> {
+        self.store.fleet_news()
     }
 }

@@ -24,6 +24,10 @@ impl OwnStore for AnyStore {
         self.as_dyn().renew(lease, ttl)
     }
 
+    fn publish<'a>(&'a self, lease: &'a Lease, routes: &'a [String]) -> Answer<'a, Option<()>> {
+        self.as_dyn().publish(lease, routes)
+    }
+
     fn expel<'a>(&'a self, lease: &'a Lease) -> Answer<'a, Option<Vec<NodeId>>> {
         self.as_dyn().expel(lease)
     }
@@ -126,5 +130,13 @@ impl WakeStore for AnyStore {
 
     fn news(&self) -> Answer<'_, ()> {
         self.as_dyn().news()
+    }
+
+    fn hint_fleet(&self) -> Answer<'_, ()> {
+        self.as_dyn().hint_fleet()
+    }
+
+    fn fleet_news(&self) -> Answer<'_, ()> {
+        self.as_dyn().fleet_news()
     }
 }

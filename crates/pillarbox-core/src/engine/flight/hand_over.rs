@@ -2,10 +2,10 @@
 
 use tokio::time::Instant;
 
-use super::{Flight, NOWHERE};
+use super::{Entry, Flight, NOWHERE, State};
 use crate::{
     domain::{Partition, PartitionSet, Seq},
-    port::{Position, Recall, Released, Taken},
+    port::{Change, Position, Recall, Released, Settlement, Taken},
 };
 
 impl Flight {
@@ -17,7 +17,16 @@ impl Flight {
     }
 
     /// The taking is over; what was taken goes to the reader.
-    pub(crate) fn end_taking(&mut self, taken: Vec<Taken>) {
+    ///
+    /// What this process itself owned last comes back without suspects: it is alive, so nothing that it ran has killed
+    /// it. The epoch tells: one for the end of its former lease, one for this taking, and none for anybody between.
+    pub(crate) fn end_taking(&mut self, mut taken: Vec<Taken>) {
+        for part in &mut taken {
+            let former = self.former[usize::from(part.partition.0)].take();
+            if former.is_some_and(|former| part.epoch.0 == former.0 + 2) {
+                part.suspects = 0;
+            }
+        }
         self.owned.gain(taken);
         self.owned.set_taking(false);
         self.stored_mark = None;
@@ -59,8 +68,25 @@ impl Flight {
     /// Whether nothing of a partition is running or waits to be settled.
     pub(crate) fn is_quiet(&self, partition: Partition) -> bool {
         self.busy[usize::from(partition.0)] == 0
+            && !self.outcomes.iter().any(|outcome| outcome.partition == partition)
             && !self.holds_under_way.contains(partition)
             && !self.lanes.changes_holds_of(partition)
+    }
+
+    /// Interrupts what still runs in a partition that is given up, without counting an attempt; says whether
+    /// anything did. Its workers drop it when they are told, and an answer that comes all the same is stale.
+    pub(crate) fn evict(&mut self, partition: Partition) -> bool {
+        let of_it = |(_, entry): &(&Seq, &mut Entry)| entry.partition == partition && entry.state == State::Running;
+        let mut evicted = false;
+        for (seq, entry) in self.entries.iter_mut().filter(of_it) {
+            entry.state = State::Waiting;
+            self.busy[usize::from(partition.0)] -= 1;
+            // A suspect's start must not look like a crash.
+            let (seq, epoch, change) = (*seq, entry.epoch, Change::Interrupted);
+            self.outcomes.push(Settlement { seq, partition, epoch, key: None, change });
+            evicted = true;
+        }
+        evicted
     }
 
     /// Forgets partitions that are given up, and tells what their next owner must know.
@@ -86,6 +112,13 @@ impl Flight {
 
     /// The lease is lost: everything in flight belongs to others now. Returns the outcomes that became stale.
     pub(crate) fn lose_everything(&mut self) -> usize {
+        let clean = self.suspects.is_empty();
+        for (partition, epoch) in self.owned.in_hand() {
+            self.former[usize::from(partition.0)] = clean.then_some(epoch);
+        }
+        for taken in self.owned.gained() {
+            self.former[usize::from(taken.partition.0)] = (taken.suspects == 0).then_some(taken.epoch);
+        }
         self.owned.lose();
         self.queues.clear();
         self.entries.clear();
@@ -125,6 +158,28 @@ mod tests {
 
     fn only(partition: Partition) -> PartitionSet {
         std::iter::once(partition).collect()
+    }
+
+    #[test]
+    fn what_a_process_had_last_comes_back_without_suspects_and_nothing_else_does() {
+        let taken =
+            |number, epoch| Taken { partition: Partition(number), epoch: Epoch(epoch), mark: Seq(0), suspects: 9 };
+        let suspects = |flight: &Flight| flight.owned.gained().iter().map(|taken| taken.suspects).collect::<Vec<_>>();
+        let mut flight = leaving();
+        flight.lose_everything();
+        // Its own again; taken and released by another meanwhile; taken and lost by another meanwhile.
+        flight.end_taking(vec![taken(1, 3), taken(2, 4), taken(3, 5)]);
+        assert_eq!(suspects(&flight), [0, 9, 9]);
+        // With suspects of another node's not yet dealt with.
+        let mut flight = leaving();
+        flight.suspects.insert(Seq(12));
+        flight.lose_everything();
+        flight.end_taking(vec![taken(1, 3)]);
+        assert_eq!(suspects(&flight), [9]);
+        // And with suspects that the reader has not recalled yet.
+        flight.lose_everything();
+        flight.end_taking(vec![taken(1, 5)]);
+        assert_eq!(suspects(&flight), [9]);
     }
 
     #[test]

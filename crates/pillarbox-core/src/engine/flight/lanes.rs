@@ -345,6 +345,12 @@ impl Lanes {
         self.changes.iter().any(|change| change.partition() == partition)
     }
 
+    /// How many keys wait behind a failed or dead event.
+    pub(crate) fn blocked(&self) -> usize {
+        let blocked = |lane: &&Lane| matches!(lane.state, State::Failing(_) | State::Dead(_));
+        self.by_key.values().filter(blocked).count()
+    }
+
     /// Whether lanes wait for their hold, so that a settle should come even without outcomes.
     pub(crate) fn has_changes(&self) -> bool {
         !self.changes.is_empty()

@@ -79,6 +79,8 @@ pub(crate) struct Flight {
     suspects: FxHashSet<Seq>,
     /// Partitions that this node has begun to give up, and where their next owner must begin.
     kept_back: FxHashMap<Partition, Seq>,
+    /// The epochs under which this process owned partitions when it lost its lease, and knew of no suspect in them.
+    former: Box<[Option<Epoch>; Partition::COUNT]>,
     lanes: Lanes,
     outcomes: Vec<Settlement>,
     /// Events started and not settled, by partition: a partition is given up when it has none.
@@ -97,6 +99,8 @@ pub(crate) struct Flight {
     /// With less room than this, a read is not worth its round trip.
     enough_room: usize,
     idle_workers: usize,
+    /// A worker has had nothing to do since the last look at the load.
+    paused: bool,
     settle_batch: usize,
     unsettled_limit: usize,
 }
@@ -129,6 +133,7 @@ impl Flight {
             reading: None,
             suspects: FxHashSet::default(),
             kept_back: FxHashMap::default(),
+            former: Box::new([None; Partition::COUNT]),
             lanes: Lanes::new(settings.lane_capacity, settings.cold_capacity),
             outcomes: Vec::new(),
             busy: Box::new([0; Partition::COUNT]),
@@ -141,6 +146,7 @@ impl Flight {
             wants_room: false,
             enough_room: settings.page_size.min(settings.cold_capacity / 2).max(1),
             idle_workers: 0,
+            paused: false,
             settle_batch: settings.settle_batch,
             unsettled_limit: settings.unsettled_limit(),
         }

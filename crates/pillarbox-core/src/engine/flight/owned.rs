@@ -161,6 +161,14 @@ impl Owned {
         if self.closed { None } else { self.active_epoch(partition) }
     }
 
+    /// Every partition that is read or about to be given up, with its epoch.
+    pub(crate) fn in_hand(&self) -> impl Iterator<Item = (Partition, Epoch)> {
+        Partition::all().filter_map(|partition| match self.hands[usize::from(partition.0)] {
+            Hand::Active(epoch) | Hand::Leaving(epoch) => Some((partition, epoch)),
+            Hand::None => None,
+        })
+    }
+
     /// Every partition this node knows to be its own.
     pub(crate) fn known(&self) -> PartitionSet {
         let in_hand = Partition::all().filter(|p| self.hands[usize::from(p.0)] != Hand::None);

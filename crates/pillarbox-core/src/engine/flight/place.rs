@@ -134,6 +134,10 @@ impl Flight {
         if self.wants_room { 0 } else { room }
     }
 
+    pub(crate) fn blocked_keys(&self) -> usize {
+        self.lanes.blocked()
+    }
+
     pub(crate) fn has_lanes_to_fetch(&self) -> bool {
         self.lanes.is_waiting()
     }

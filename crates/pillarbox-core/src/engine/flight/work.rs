@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{Entry, Flight, Job, Signals, State, Then};
 use crate::{
-    domain::{Delivery, Seq},
+    domain::{Delivery, Load, Seq},
     port::{Change, Settlement},
 };
 
@@ -108,6 +108,7 @@ impl Flight {
     /// A worker goes to sleep, or wakes.
     pub(crate) fn set_idle(&mut self, idle: bool) {
         if idle {
+            self.paused = true;
             self.idle_workers += 1;
         } else {
             self.idle_workers -= 1;
@@ -116,6 +117,19 @@ impl Flight {
 
     pub(crate) fn has_idle_workers(&self) -> bool {
         self.idle_workers > self.queues.waiting()
+    }
+
+    /// How busy the workers were since the last call.
+    pub(crate) fn take_load(&mut self, workers: usize) -> Load {
+        let paused = std::mem::take(&mut self.paused) || self.idle_workers > 0;
+        let waiting = self.queues.waiting();
+        if !paused && waiting >= workers {
+            Load::Saturated
+        } else if waiting == 0 && self.idle_workers * 2 >= workers {
+            Load::Idle
+        } else {
+            Load::Busy
+        }
     }
 
     /// Interrupts what a worker did not finish: no attempt counts.

@@ -2,6 +2,7 @@
 //! conformance suite; here are the races and the failures that only a script can bring about.
 
 mod fault;
+mod hand_over;
 mod hooks;
 mod interceptors;
 mod late_commit;

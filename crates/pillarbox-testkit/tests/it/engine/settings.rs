@@ -26,7 +26,7 @@ async fn refusal(change: fn(Node) -> Node) -> String {
 /// B1, M4: a value out of its range is refused with its name, itself and the range.
 #[tokio::test]
 async fn a_setting_out_of_range_is_refused_with_name_value_and_range() {
-    let cases: [(fn(Node) -> Node, &[&str]); 20] = [
+    let cases: [(fn(Node) -> Node, &[&str]); 21] = [
         (|b| b.workers(0), &["workers", "0", "1 to 10000"]),
         (|b| b.workers(10_001), &["workers", "10001", "1 to 10000"]),
         (|b| b.hot_capacity(0), &["hot_capacity", "0", "1 to 1000000"]),
@@ -45,7 +45,11 @@ async fn a_setting_out_of_range_is_refused_with_name_value_and_range() {
         (|b| b.sample_every(Duration::ZERO), &["sample_every", "0ns", "10ms"]),
         (|b| b.heartbeat(Duration::ZERO), &["heartbeat", "0ns", "10ms"]),
         (|b| b.rebalance_every(Duration::ZERO), &["rebalance_every", "0ns", "10ms"]),
-        (|b| b.stale_after(Duration::from_secs(14)), &["stale_after", "14s", "15s"]),
+        (|b| b.stale_after(Duration::from_secs(14)), &["stale_after", "14s", "5s", "Set stale_after to 15s or more"]),
+        (
+            |b| b.heartbeat(Duration::from_secs(30)),
+            &["heartbeat 30s", "stale_after is 30s", "heartbeat to 10s or less"],
+        ),
         (|b| b.purge(PurgeOptions { batch: 0, ..PurgeOptions::default() }), &["purge.batch", "0", "1 to 100000"]),
         (|b| b.retry(RetryPolicy::default().max_attempts(0)), &["retry policy", "0"]),
         (|b| b.metrics_prefix("1st"), &["metrics_prefix", "1st", "letter"]),
@@ -57,6 +61,15 @@ async fn a_setting_out_of_range_is_refused_with_name_value_and_range() {
             assert!(refused.contains(word), "{word:?} is not in {refused:?}");
         }
     }
+}
+
+/// B1: where one setting stands for several, it is the one that is named.
+#[tokio::test]
+async fn a_lease_that_is_too_short_is_refused_by_its_name() {
+    let stage = Stage::new();
+    let refused = stage.single().lease(Duration::from_millis(29)).start().await.unwrap_err().to_string();
+    assert!(refused.contains("lease is 29ms") && refused.contains("30ms"), "{refused}");
+    assert!(stage.single().lease(Duration::from_millis(30)).start().await.is_ok());
 }
 
 /// B1: the limits themselves are allowed.

@@ -161,13 +161,14 @@ const COUNTERS: [&str; 11] = [
     name::PURGED,
     name::LOOP_ERRORS,
 ];
-const GAUGES: [&str; 8] = [
+const GAUGES: [&str; 9] = [
     name::HOT_DEPTH,
     name::COLD_DEPTH,
     name::OLDEST_LAG,
     name::PENDING,
     name::WORST_PARTITION,
     name::PARTITIONS_OWNED,
+    name::BLOCKED_KEYS,
     name::LIVE_NODES,
     name::RECORDS,
 ];
@@ -180,7 +181,7 @@ async fn every_metric_is_registered_at_the_start_under_the_prefix() {
     let outbox = stage.single().metrics_prefix("shop.outbox").start().await.unwrap();
     let look = meter.look();
     let mut wanted: Vec<String> =
-        COUNTERS.iter().chain(&GAUGES[..7]).chain(&HISTOGRAMS).map(|name| format!("shop.outbox_{name}")).collect();
+        COUNTERS.iter().chain(&GAUGES[..8]).chain(&HISTOGRAMS).map(|name| format!("shop.outbox_{name}")).collect();
     wanted.extend(Status::ALL.map(|status| format!("shop.outbox_{}.{}", name::RECORDS, status.as_str())));
     wanted.sort();
     assert_eq!(look.keys().cloned().collect::<Vec<_>>(), wanted);
@@ -273,6 +274,7 @@ async fn gauges_show_the_outbox_as_it_is() {
     let records = ["NEW", "RETRY", "DONE", "DEAD"].map(|status| level(&format!("{}.{status}", name::RECORDS)));
     assert_eq!(records, [8.0, 0.0, 2.0, 1.0]);
     assert_eq!(level(name::PENDING), 8.0);
+    assert_eq!(level(name::BLOCKED_KEYS), 1.0, "by the dead event");
     // Those without a key lie anywhere, also there.
     assert!((3.0..=6.0).contains(&level(name::WORST_PARTITION)));
     let lag = level(name::OLDEST_LAG);
