@@ -19,7 +19,8 @@ pub use any::{AnyConnection, AnyOptions, AnyStore, AnyTransaction, Kind};
 pub use pillarbox_core::{
     domain::{
         AggregateType, Dedup, Delivery, Epoch, Event, EventBuilder, EventError, EventId, EventType, Failure,
-        HandlerError, Headers, Key, Outcome, Partition, Payload, Record, RetryPolicy, Route, Seq, Status, Timestamp,
+        HandlerError, Headers, Key, Outcome, Partition, Payload, Record, RetryPolicy, Route, Seq, Standing, Status,
+        Timestamp,
     },
     engine::{
         Builder, Configured, Dead, Duplicate, Handler, HandlerExt, Heartbeat, Interceptor, IntoEvent, NoHook,

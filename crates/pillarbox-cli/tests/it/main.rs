@@ -301,6 +301,45 @@ async fn status_shows_what_waits_and_who_owns_what() {
     assert!(text.contains("no nodes: nobody delivers these events"), "{text}");
 }
 
+#[tokio::test]
+async fn status_shows_the_keys_that_are_blocked_and_why() {
+    use pillarbox::{Delivery, Event, HandlerError, Outbox, Query, SqliteStore, Status};
+
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("a.db").display());
+    let store = SqliteStore::open(&url).await.unwrap();
+    let outbox = Outbox::single_node(store)
+        .handle("Paid", async |_: Delivery| Err::<(), _>(HandlerError::msg("the bank says no").permanent()))
+        .start();
+    let outbox = outbox.await.unwrap();
+    let mut tx = outbox.begin().await.unwrap();
+    for key in ["ada", "ada", "bob"] {
+        tx.write(Event::builder("Paid").key(key).json(&1)).await.unwrap();
+    }
+    tx.write(Event::builder("Paid").json(&1)).await.unwrap();
+    tx.commit().await.unwrap();
+    let dead = Query { statuses: vec![Status::Dead], ..Query::default() };
+    while outbox.dead().count(&dead).await.unwrap() < 3 {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    outbox.shutdown().await;
+
+    let output = pillarbox(&["status", "--db", &url, "--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let keys = status["blocked"]["keys"].as_array().unwrap();
+    let mut names: Vec<_> = keys.iter().map(|key| key["key"].as_str().unwrap()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["ada", "bob"], "the event without a key blocks nothing, and ada's second waits");
+    assert_eq!((&keys[0]["status"], &keys[0]["error"]), (&"DEAD".into(), &"the bank says no".into()));
+    assert!(keys[0]["blocked_seconds"].as_f64().unwrap() >= 0.0);
+    let output = pillarbox(&["status", "--db", &url]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for part in ["blocked keys", "ada: DEAD for", "the bank says no"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
 #[test]
 fn a_url_of_no_known_database_is_refused_without_its_password() {
     for command in ["status", "migrate"] {

@@ -40,6 +40,11 @@ impl Standing {
         weight.into_iter().chain(idle).collect()
     }
 
+    /// What a node has published without the notes: its routes.
+    pub fn routes(published: &[String]) -> impl Iterator<Item = &String> {
+        published.iter().filter(|text| !text.starts_with('@'))
+    }
+
     /// From what a node has published. What it has not said, or in words that this version does not know, is as usual.
     pub fn read(published: &[String]) -> Self {
         let weight = published.iter().find_map(|note| note.strip_prefix("@weight=")?.parse().ok());
@@ -160,6 +165,7 @@ mod tests {
             let mut published = vec!["(\"Order\", \"@idle\")".to_owned()];
             published.extend(standing.notes());
             assert_eq!(Standing::read(&published), standing);
+            assert!(Standing::routes(&published).eq(&published[..1]));
         }
         assert_eq!(Standing::default().notes(), Vec::<String>::new());
         assert_eq!(Standing::read(&["@weight=many".into(), "@news".into()]), Standing::default());

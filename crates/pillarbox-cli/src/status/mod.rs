@@ -1,14 +1,17 @@
 //! `pillarbox status`: the outbox at a glance.
 
+mod blocked;
+
 use std::{fmt::Write as _, process::ExitCode, time::Duration};
 
 use clap::Args as ClapArgs;
-use pillarbox::{Fleet, NodeStatus, Partition, Stats, Status, Timestamp, port::AdminStore as _};
+use pillarbox::{Fleet, NodeStatus, Partition, Standing, Stats, Status, Timestamp, port::AdminStore as _};
 use serde::Serialize;
 
+use self::blocked::Blocked;
 use crate::{error::Error, store::Database};
 
-/// Show what waits, what is dead, and which nodes own what
+/// Show what waits, what is dead, which nodes own what, and which keys are blocked
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -23,7 +26,8 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     let unreadable = |error| Error::new("the outbox can't be read").caused_by(error);
     let stats = store.stats().await.map_err(unreadable)?;
     let fleet = store.fleet().await.map_err(unreadable)?;
-    let view = View::new(args.database.kind()?.name(), &stats, &fleet);
+    let blocked = Blocked::read(&store, stats.now).await?;
+    let view = View::new(args.database.kind()?.name(), &stats, &fleet, blocked);
     if args.json {
         let text = serde_json::to_string_pretty(&view);
         println!("{}", text.map_err(|error| Error::new("the status can't be written as JSON").caused_by(error))?);
@@ -43,6 +47,7 @@ struct View {
     worst_partition: Option<Worst>,
     nodes: Vec<Node>,
     partitions: Partitions,
+    blocked: Blocked,
 }
 
 #[derive(Debug, Serialize)]
@@ -65,6 +70,9 @@ struct Node {
     /// Until its lease ends; negative since it has ended.
     lease_seconds: f64,
     up_seconds: f64,
+    /// How much of the whole it wants, against the others; 16 by default, 0 when it is about to leave.
+    weight: u8,
+    idle: bool,
     partitions: Vec<u8>,
     routes: Vec<String>,
     mark: Option<i64>,
@@ -78,7 +86,7 @@ struct Partitions {
 }
 
 impl View {
-    fn new(database: &'static str, stats: &Stats, fleet: &Fleet) -> Self {
+    fn new(database: &'static str, stats: &Stats, fleet: &Fleet, blocked: Blocked) -> Self {
         let age = |status| stats.oldest(status).map(|oldest| stats.now.since(oldest).as_secs_f64());
         let of_status = |status: Status| ByStatus {
             status: status.as_str(),
@@ -97,6 +105,7 @@ impl View {
             worst_partition: stats.worst_partition.map(|(Partition(partition), pending)| Worst { partition, pending }),
             nodes: fleet.nodes.iter().map(|node| Node::new(node, fleet.now)).collect(),
             partitions: Partitions { owned: owned(true), owned_by_lapsed: owned(false), free: fleet.free.len() },
+            blocked,
         }
     }
 
@@ -121,14 +130,21 @@ impl View {
             let oldest = line.oldest_seconds.map_or_else(|| "-".into(), for_people);
             writeln!(text, "{:<8}{:>12}  {oldest}", line.status, line.events)?;
         }
+        self.blocked.write_to(text)?;
         writeln!(text)?;
+        self.write_nodes(text)
+    }
+
+    fn write_nodes(&self, text: &mut String) -> std::fmt::Result {
         if self.nodes.is_empty() {
             return writeln!(text, "no nodes: nobody delivers these events");
         }
         let width = self.nodes.iter().map(|node| node.name.chars().count()).max().unwrap_or(0).max(4);
         writeln!(text, "{:<width$}  {:<22}  {:<10}  {:>10}  routes", "node", "lease", "up for", "partitions")?;
         for node in &self.nodes {
-            let lease = if node.live {
+            let lease = if node.live && node.weight == 0 {
+                "leaving".into()
+            } else if node.live {
                 format!("{} left", for_people(node.lease_seconds))
             } else {
                 format!("LAPSED {} ago", for_people(-node.lease_seconds))
@@ -155,13 +171,16 @@ impl View {
 
 impl Node {
     fn new(node: &NodeStatus, now: Timestamp) -> Self {
+        let standing = Standing::read(&node.routes);
         Self {
             name: node.node.to_string(),
             live: node.is_live(now),
             lease_seconds: seconds(now, node.until),
             up_seconds: seconds(node.started_at, now),
             partitions: node.partitions.iter().map(|partition| partition.0).collect(),
-            routes: node.routes.clone(),
+            weight: standing.weight,
+            idle: standing.idle,
+            routes: Standing::routes(&node.routes).map(ToOwned::to_owned).collect(),
             mark: node.mark.map(|mark| mark.0),
         }
     }

@@ -1,0 +1,103 @@
+//! The keys that wait behind an event of theirs, and why.
+
+use pillarbox::{AnyStore, Found, Query, Status, Timestamp, port::AdminStore as _};
+use serde::Serialize;
+
+use super::{for_people, seconds};
+use crate::error::Error;
+
+/// So many are shown; more would hide what matters.
+const SHOWN: usize = 20;
+/// So many events of each status are looked at for them, so that a glance stays a glance.
+const LOOKED_AT: usize = 5_000;
+const PAGE: u32 = 500;
+
+/// The blocked keys: those that wait for an operator, and those whose event is tried again.
+#[derive(Debug, Serialize)]
+pub(super) struct Blocked {
+    keys: Vec<BlockedKey>,
+    /// Whether there may be others.
+    more: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct BlockedKey {
+    key: String,
+    partition: u8,
+    /// `DEAD` waits for an operator, `RETRY` for its next attempt.
+    status: &'static str,
+    event_id: String,
+    event_type: String,
+    attempts: u32,
+    error: Option<String>,
+    /// Since its head died, or was written if it is tried again.
+    blocked_seconds: f64,
+}
+
+impl Blocked {
+    pub(super) async fn read(store: &AnyStore, now: Timestamp) -> Result<Self, Error> {
+        let mut blocked = Self { keys: Vec::new(), more: false };
+        for status in [Status::Dead, Status::Retry] {
+            let query = Query { statuses: vec![status], ..Query::default() };
+            let (mut from, mut seen) = (Some(pillarbox::Seq(0)), 0);
+            while let Some(seq) = from {
+                if blocked.keys.len() >= SHOWN || seen >= LOOKED_AT {
+                    blocked.more = true;
+                    break;
+                }
+                let listing = store.list(&query, seq, PAGE).await;
+                let listing = listing.map_err(|error| Error::new("the blocked keys can't be read").caused_by(error))?;
+                seen += listing.events.len();
+                blocked.keys.extend(listing.events.iter().filter_map(|found| BlockedKey::of(found, now)));
+                from = listing.next;
+            }
+        }
+        blocked.more |= blocked.keys.len() > SHOWN;
+        blocked.keys.truncate(SHOWN);
+        Ok(blocked)
+    }
+
+    pub(super) fn write_to(&self, text: &mut impl std::fmt::Write) -> std::fmt::Result {
+        if self.keys.is_empty() {
+            return Ok(());
+        }
+        writeln!(text, "\nblocked keys")?;
+        for blocked in &self.keys {
+            let BlockedKey { key, status, event_type, event_id, attempts, .. } = blocked;
+            let since = for_people(blocked.blocked_seconds);
+            writeln!(text, "  {key}: {status} for {since} behind {event_type} {event_id}, {attempts} attempts")?;
+            if let Some(error) = &blocked.error {
+                // One line: the whole text is in the JSON.
+                writeln!(text, "    {}", error.lines().next().unwrap_or_default())?;
+            }
+        }
+        if self.more {
+            writeln!(text, "  and perhaps more")?;
+        }
+        Ok(())
+    }
+}
+
+impl BlockedKey {
+    /// What an event blocks, if it does.
+    fn of(found: &Found, now: Timestamp) -> Option<Self> {
+        let record = found.record.as_ref().ok()?;
+        let key = record.key()?.as_str().to_owned();
+        let since = match found.status {
+            Status::Dead if found.holds_key => found.done_at.unwrap_or(record.created_at),
+            // One that was only put off has no error, and was never an obstacle by its own fault.
+            Status::Retry if found.last_error.is_some() => record.created_at,
+            _ => return None,
+        };
+        Some(Self {
+            key,
+            partition: record.partition.0,
+            status: found.status.as_str(),
+            event_id: found.id.clone(),
+            event_type: record.event.event_type().as_str().to_owned(),
+            attempts: found.attempts,
+            error: found.last_error.clone(),
+            blocked_seconds: seconds(since, now),
+        })
+    }
+}
