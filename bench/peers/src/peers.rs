@@ -25,21 +25,19 @@ impl Event {
 }
 
 macro_rules! peers {
-    ($($feature:literal: $module:ident, $($name:literal),+;)+) => {
-        $(#[cfg(feature = $feature)] mod $module;)+
-
+    ($($name:literal, $feature:literal: $peer:ty, $($package:literal),+;)+) => {
         /// Names and versions.
         pub(crate) fn list() -> Vec<(&'static str, String)> {
-            vec![$(#[cfg(feature = $feature)] ($feature, versions(&[$($name),+])),)+]
+            vec![$(#[cfg(feature = $feature)] ($name, versions(&[$($package),+])),)+]
         }
 
         /// Measures one round of the peer of this name.
         pub(crate) async fn measure(peer: &str, url: &str, events: u32, limit: Duration) -> Result<Line> {
             match peer {
                 $(#[cfg(feature = $feature)]
-                $feature => {
-                    let version = versions(&[$($name),+]);
-                    round::measure::<$module::Peer>($feature, version, url, events, limit).await
+                $name => {
+                    let version = versions(&[$($package),+]);
+                    round::measure::<$peer>($name, version, url, events, limit).await
                 })+
                 _ => Err(format!("{peer} is not built in: see --list, and README.md for how to build it").into()),
             }
@@ -47,14 +45,30 @@ macro_rules! peers {
     };
 }
 
+#[cfg(feature = "apalis-postgres")]
+mod apalis_postgres;
+#[cfg(feature = "awa")]
+mod awa;
+#[cfg(feature = "cf-gears-toolkit-db")]
+mod cf_gears_toolkit_db;
+#[cfg(feature = "graphile_worker")]
+mod graphile_worker;
+#[cfg(feature = "obix")]
+mod obix;
+#[cfg(feature = "outbox-core")]
+mod outbox_core;
+#[cfg(feature = "pgmq")]
+mod pgmq;
+
 peers! {
-    "apalis-postgres": apalis_postgres, "apalis-postgres";
-    "awa": awa, "awa";
-    "cf-gears-toolkit-db": cf_gears_toolkit_db, "cf-gears-toolkit-db";
-    "graphile_worker": graphile_worker, "graphile_worker";
-    "obix": obix, "obix";
-    "outbox-core": outbox_core, "outbox-core", "outbox-postgres";
-    "pgmq": pgmq, "pgmq";
+    "apalis-postgres", "apalis-postgres": apalis_postgres::Peer, "apalis-postgres";
+    "awa", "awa": awa::Peer, "awa";
+    "cf-gears-toolkit-db", "cf-gears-toolkit-db": cf_gears_toolkit_db::Peer, "cf-gears-toolkit-db";
+    "graphile_worker", "graphile_worker": graphile_worker::Peer, "graphile_worker";
+    "graphile_worker-queues", "graphile_worker": graphile_worker::InQueues, "graphile_worker";
+    "obix", "obix": obix::Peer, "obix";
+    "outbox-core", "outbox-core": outbox_core::Peer, "outbox-core", "outbox-postgres";
+    "pgmq", "pgmq": pgmq::Peer, "pgmq";
 }
 
 /// The version of the first package, and names and versions of others that belong to it, as they are locked.

@@ -188,6 +188,8 @@ pub(crate) struct Targets {
     pub(crate) read_flat: Option<Target>,
     /// Times the fastest peer.
     pub(crate) peers: Option<Target>,
+    /// Times the fastest peer that keeps an order.
+    pub(crate) ordered_peers: Option<Target>,
 }
 
 impl Targets {
@@ -205,6 +207,7 @@ impl Targets {
         memory: None,
         read_flat: None,
         peers: None,
+        ordered_peers: None,
     };
 
     pub(crate) fn of_drain(&self, finish: Finish) -> Option<Target> {

@@ -15,6 +15,12 @@ const SCHEMA: &str = "graphile_worker";
 
 pub(crate) struct Peer(Worker);
 
+/// The same with named queues: jobs of one queue run one after another.
+pub(crate) struct InQueues(Worker);
+
+/// As many as the other peer with an order has partitions.
+const QUEUES: usize = 64;
+
 impl TaskHandler for Event {
     const IDENTIFIER: &'static str = "event";
 
@@ -32,37 +38,66 @@ impl round::Peer for Peer {
     const UNFINISHED: &'static str = "select count(*) from graphile_worker._private_jobs";
 
     async fn fill(url: &str, events: u32) -> Result<()> {
-        let pool = PgPool::connect(url).await?;
-        let utils = WorkerUtils::new(pool.clone(), SCHEMA);
-        utils.migrate().await?;
-        let payload = serde_json::to_value(Event::new())?;
-        let job = RawJobSpec { identifier: Event::IDENTIFIER.to_owned(), payload, spec: JobSpec::default() };
-        let mut left = events as usize;
-        while left > 0 {
-            let jobs = vec![job.clone(); left.min(CHUNK as usize)];
-            utils.add_raw_jobs(&jobs).await?;
-            left -= jobs.len();
-        }
-        pool.close().await;
-        Ok(())
+        fill(url, events, |_| None).await
     }
 
     async fn open(url: &str, tally: Arc<Tally>) -> Result<Self> {
-        let pool = PgPoolOptions::new().max_connections(10).connect(url).await?;
-        let options = WorkerOptions::default()
-            .database(pool)
-            .schema(SCHEMA)
-            .concurrency(500)
-            .poll_interval(Duration::from_millis(5))
-            .local_queue(LocalQueueConfig::default().with_size(500))
-            .complete_job_batch_delay(Duration::from_millis(5))
-            .add_extension(tally)
-            .define_job::<Event>();
-        // Too large a future for the stack.
-        Ok(Self(Box::pin(options.init()).await?))
+        Ok(Self(open(url, tally).await?))
     }
 
     async fn run(self) -> Result<()> {
         Ok(self.0.run().await?)
     }
+}
+
+impl round::Peer for InQueues {
+    const SETTINGS: &'static str = "64 named queues; local queue 500, concurrency 500, completion in batches after 5 ms, \
+                                    poll 5 ms, 10 connections";
+    const UNFINISHED: &'static str = Peer::UNFINISHED;
+
+    async fn fill(url: &str, events: u32) -> Result<()> {
+        fill(url, events, |number| Some(format!("queue-{}", number % QUEUES))).await
+    }
+
+    async fn open(url: &str, tally: Arc<Tally>) -> Result<Self> {
+        Ok(Self(open(url, tally).await?))
+    }
+
+    async fn run(self) -> Result<()> {
+        Ok(self.0.run().await?)
+    }
+}
+
+async fn fill(url: &str, events: u32, queue: impl Fn(usize) -> Option<String>) -> Result<()> {
+    let pool = PgPool::connect(url).await?;
+    let utils = WorkerUtils::new(pool.clone(), SCHEMA);
+    utils.migrate().await?;
+    let payload = serde_json::to_value(Event::new())?;
+    let job = |number| RawJobSpec {
+        identifier: Event::IDENTIFIER.to_owned(),
+        payload: payload.clone(),
+        spec: JobSpec { queue_name: queue(number), ..JobSpec::default() },
+    };
+    let numbers: Vec<usize> = (0..events as usize).collect();
+    for chunk in numbers.chunks(CHUNK as usize) {
+        let jobs: Vec<_> = chunk.iter().copied().map(job).collect();
+        utils.add_raw_jobs(&jobs).await?;
+    }
+    pool.close().await;
+    Ok(())
+}
+
+async fn open(url: &str, tally: Arc<Tally>) -> Result<Worker> {
+    let pool = PgPoolOptions::new().max_connections(10).connect(url).await?;
+    let options = WorkerOptions::default()
+        .database(pool)
+        .schema(SCHEMA)
+        .concurrency(500)
+        .poll_interval(Duration::from_millis(5))
+        .local_queue(LocalQueueConfig::default().with_size(500))
+        .complete_job_batch_delay(Duration::from_millis(5))
+        .add_extension(tally)
+        .define_job::<Event>();
+    // Too large a future for the stack.
+    Ok(Box::pin(options.init()).await?)
 }

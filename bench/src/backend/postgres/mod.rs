@@ -151,6 +151,7 @@ impl Backend for Bed {
         remote_latency: Some(Target::AtMost(10.0)),
         read_flat: Some(Target::AtMost(1.3)),
         peers: Some(Target::AtLeast(2.0)),
+        ordered_peers: Some(Target::AtLeast(5.0)),
         ..Targets::NONE
     };
     const LIMIT: &'static str = "Write: begin, one prepared insert\n(of arrays, where there are 100), commit. Drain: \
