@@ -91,8 +91,9 @@ impl Worker {
                 return;
             }
             tokio::select! {
-                () = settled => {}
+                biased;
                 () = stop.cancelled() => return,
+                () = settled => {}
             }
         }
     }
@@ -116,8 +117,9 @@ impl Worker {
                 return Some(job);
             }
             tokio::select! {
-                () = rung => {}
+                biased;
                 () = stop.cancelled() => {}
+                () = rung => {}
             }
             if self.serves == Serves::Queues {
                 self.shared.flight.lock().set_idle(false);
