@@ -149,9 +149,9 @@ impl Flight {
         }
     }
 
-    /// Whether an event is somewhere between its reading and the end of its settle.
-    pub(crate) fn is_in_flight(&self, seq: Seq) -> bool {
-        self.entries.contains_key(&seq)
+    /// Whether an event that was read under an epoch is somewhere between its reading and the end of its settle.
+    pub(crate) fn is_in_flight(&self, seq: Seq, epoch: Epoch) -> bool {
+        self.entries.get(&seq).is_some_and(|entry| entry.epoch == epoch)
     }
 
     /// Puts a job where a worker finds it.
