@@ -24,7 +24,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    domain::{Delivery, Failure, Outcome, RetryPolicy, Seq, Verdict, decide},
+    domain::{Delivery, Epoch, Failure, Outcome, RetryPolicy, Seq, Verdict, decide},
     port::Change,
 };
 
@@ -71,28 +71,30 @@ impl Worker {
                 }
             }
             self.shared.running.fetch_add(1, Ordering::Relaxed);
-            let seq = job.delivery.seq();
+            let (seq, epoch) = (job.delivery.seq(), job.delivery.fencing_token());
             self.deliver(job, &session, &abort).await;
             self.shared.running.fetch_sub(1, Ordering::Relaxed);
             if self.serves == Serves::Suspects {
                 self.shared.full_batch.notify_one();
-                self.until_settled(seq, &stop).await;
+                self.until_settled(seq, epoch, &stop).await;
             }
         }
     }
 
     /// A suspect's outcome must be durable before the next one starts: if that one ends the process, the
-    /// count of this one must have been cleared, or neighbours of a poison event would die with it.
-    async fn until_settled(&self, seq: Seq, stop: &CancellationToken) {
+    /// count of this one must have been cleared, or neighbours of a poison event would die with it. Under another
+    /// epoch it is another delivery, which may be waiting for this very worker.
+    async fn until_settled(&self, seq: Seq, epoch: Epoch, stop: &CancellationToken) {
         loop {
             let mut settled = std::pin::pin!(self.shared.settled.notified());
             settled.as_mut().enable();
-            if !self.shared.flight.lock().is_in_flight(seq) {
+            if !self.shared.flight.lock().is_in_flight(seq, epoch) {
                 return;
             }
             tokio::select! {
-                () = settled => {}
+                biased;
                 () = stop.cancelled() => return,
+                () = settled => {}
             }
         }
     }
@@ -116,8 +118,9 @@ impl Worker {
                 return Some(job);
             }
             tokio::select! {
-                () = rung => {}
+                biased;
                 () = stop.cancelled() => {}
+                () = rung => {}
             }
             if self.serves == Serves::Queues {
                 self.shared.flight.lock().set_idle(false);
@@ -145,7 +148,8 @@ impl Worker {
     async fn deliver(&self, job: Job, session: &CancellationToken, abort: &CancellationToken) {
         let shared = &self.shared;
         let delivery = job.delivery;
-        if self.serves == Serves::Suspects && !self.start_suspect(&delivery).await {
+        if self.serves == Serves::Suspects && (!self.start_suspect(&delivery).await || session.is_cancelled()) {
+            // Or its lease was lost while its start was counted: it is another's, or this node's under a new epoch.
             return;
         }
         let Some(handler) = shared.routes.find(delivery.event()) else {

@@ -19,7 +19,12 @@ use parking_lot::Mutex;
 use tokio::time::{Duration, Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{backoff::Backoff, flight::Flight, settings::OnDeadHead, shared::Shared};
+use super::{
+    backoff::Backoff,
+    flight::{Flight, PlacedRows},
+    settings::OnDeadHead,
+    shared::Shared,
+};
 use crate::{
     domain::{PartitionSet, Seq, Timestamp},
     port::{Candidate, Pick, Row, Scan, StoreError},
@@ -61,9 +66,12 @@ impl Reader {
         let mut trouble = Backoff::new(settings.poll_min, Duration::from_secs(5).max(settings.poll_max));
         let shared = self.shared.clone();
         loop {
+            // Biased, here and below: what runs is then decided by what is ready and by nothing else, and a schedule
+            // of the simulation is the same every time.
             let pass = tokio::select! {
-                pass = self.run_once() => pass,
+                biased;
                 () = stop.cancelled() => return,
+                pass = self.run_once() => pass,
             };
             let wake_at = match pass {
                 Ok(Pass::More) => {
@@ -88,15 +96,17 @@ impl Reader {
                     let wait = trouble.next();
                     // A bell would only lead to the next failure.
                     tokio::select! {
-                        () = tokio::time::sleep(wait) => continue,
+                        biased;
                         () = stop.cancelled() => return,
+                        () = tokio::time::sleep(wait) => continue,
                     }
                 }
             };
             tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
                 () = shared.read.notified() => poll.reset(),
                 () = sleep_until(wake_at) => {}
-                () = stop.cancelled() => return,
             }
         }
     }
@@ -156,8 +166,9 @@ impl Reader {
         if !seqs.is_empty() {
             let read = Read::begin(&self.shared.flight);
             let rows = self.shared.store.rows(&seqs).await?;
+            let found: Vec<_> = rows.iter().map(|row| (row.seq(), row.partition())).collect();
             self.place(rows, self.shared.database_time());
-            self.shared.flight.lock().looked_up(&seqs);
+            self.shared.flight.lock().looked_up(&seqs, &found);
             drop(read);
         }
         Ok(reservations_end)
@@ -203,9 +214,12 @@ impl Reader {
                 }
             };
             let beyond = rows.last().filter(|_| rows.len() >= limit).map(|last| Seq(last.seq().0 + 1));
-            shared.flight.lock().lane_fetched(&fetch.key, beyond, Instant::now());
-            found |= self.place(rows, shared.database_time()) > 0;
-            shared.flight.lock().tend_lane(&fetch.key);
+            found |= !rows.is_empty();
+            let hold = shared.settings.on_dead_head == OnDeadHead::Hold;
+            let now = shared.database_time();
+            // Behind one lock: the partition may be given up between any two.
+            let placed = shared.flight.lock().place_lane(&fetch, beyond, rows, Instant::now(), now, hold);
+            self.placed(placed);
             drop(read);
         }
         Ok(found)
@@ -250,13 +264,19 @@ impl Reader {
         let count = rows.len();
         let hold = shared.settings.on_dead_head == OnDeadHead::Hold;
         let placed = shared.flight.lock().place(rows, Instant::now(), database_now, hold);
+        self.placed(placed);
+        count
+    }
+
+    /// Tells of what was placed.
+    fn placed(&self, placed: PlacedRows) {
+        let shared = &self.shared;
         shared.meters.cold_enqueued.increment(placed.ready);
         for (seq, error) in placed.broken {
             tracing::error!(%seq, error, "the event is dead: its row can't be decoded");
             shared.meters.dead.increment(1);
         }
         shared.signal(placed.signals);
-        count
     }
 }
 

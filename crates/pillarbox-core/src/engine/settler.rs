@@ -36,15 +36,17 @@ impl Settler {
             let waiting = shared.flight.lock().unsettled();
             if waiting == 0 {
                 tokio::select! {
-                    () = shared.outcomes.notified() => {}
+                    biased;
                     () = stop.cancelled() => break,
+                    () = shared.outcomes.notified() => {}
                 }
             }
             if shared.flight.lock().unsettled() < shared.settings.settle_batch {
                 tokio::select! {
+                    biased;
+                    () = stop.cancelled() => break,
                     () = shared.full_batch.notified() => {}
                     () = sleep(shared.settings.settle_linger) => {}
-                    () = stop.cancelled() => break,
                 }
             }
             self.run_once().await;
@@ -109,8 +111,9 @@ impl Settler {
                         "settling failed and is tried again"
                     );
                     tokio::select! {
-                        () = sleep(backoff.next()) => {}
+                        biased;
                         () = session.cancelled() => return,
+                        () = sleep(backoff.next()) => {}
                     }
                 }
             }

@@ -33,6 +33,8 @@ pub(crate) struct Lanes {
     /// Lanes with followers beyond that no hold covers.
     uncovered: FxHashSet<Key>,
     changes: Vec<HoldChange>,
+    /// Keys whose hold is removed by a settle that is not known to be durable: the table may still show it.
+    clearing: FxHashMap<Key, Partition>,
 }
 
 #[derive(Debug)]
@@ -110,6 +112,7 @@ impl Lanes {
             dry: VecDeque::new(),
             uncovered: FxHashSet::default(),
             changes: Vec::new(),
+            clearing: FxHashMap::default(),
         }
     }
 
@@ -188,11 +191,14 @@ impl Lanes {
         match then {
             Then::Next => {
                 if lane.is_held_as(HoldKind::DeadHead) {
-                    // The head that held the key is settled: what lies beyond needs a hold of the other kind.
+                    // The head that held the key is settled: what follows it, in memory or beyond, needs a hold of
+                    // the other kind.
                     self.changes.push(HoldChange::Clear { partition: lane.partition, key: key.clone() });
+                    self.clearing.insert(key.clone(), lane.partition);
                     lane.hold = None;
-                    if let Some(beyond) = lane.beyond {
-                        self.changes.push(lane.cover(key, beyond.from));
+                    let parked = lane.parked.front().map(|job| job.delivery.seq());
+                    if let Some(follower) = parked.or(lane.beyond.map(|beyond| beyond.from)) {
+                        self.changes.push(lane.cover(key, follower));
                         self.uncovered.remove(key);
                     }
                 }
@@ -258,6 +264,13 @@ impl Lanes {
         }
     }
 
+    /// What was fetched can't be placed: it lies beyond, as before.
+    pub(crate) fn fetch_put_off(&mut self, key: &Key) {
+        if let Some(lane) = self.by_key.get_mut(key) {
+            lane.fetching = false;
+        }
+    }
+
     /// A fetch failed; it is tried again.
     pub(crate) fn fetch_failed(&mut self, key: Key) {
         self.dry.push_back(key);
@@ -266,8 +279,11 @@ impl Lanes {
     /// Looks whether a lane should be fetched, or is over.
     pub(crate) fn tend(&mut self, key: &Key) {
         let Some(lane) = self.by_key.get_mut(key) else { return };
-        if lane.beyond.is_none() && lane.is_held_as(HoldKind::Overflow) {
+        // Not before the last of its events is answered: the stored position may be above those in memory, because
+        // the hold covered them, and a settle that removes the hold can't always store a lower one.
+        if lane.beyond.is_none() && lane.state == State::Vacant && lane.is_held_as(HoldKind::Overflow) {
             self.changes.push(HoldChange::Clear { partition: lane.partition, key: key.clone() });
+            self.clearing.insert(key.clone(), lane.partition);
             lane.hold = None;
         }
         if lane.is_dry(self.lane_capacity) {
@@ -304,6 +320,19 @@ impl Lanes {
             self.uncovered.remove(&hold.key);
         }
         self.tend(&hold.key);
+    }
+
+    /// Whether a hold that the table shows is on its way out.
+    pub(crate) fn is_clearing(&self, key: &Key) -> bool {
+        self.clearing.contains_key(key)
+    }
+
+    /// A settle that removed the hold of a key is durable.
+    pub(crate) fn cleared(&mut self, key: &Key) {
+        let again = |change: &HoldChange| matches!(change, HoldChange::Clear { key: of, .. } if of == key);
+        if !self.changes.iter().any(again) {
+            self.clearing.remove(key);
+        }
     }
 
     /// A failed event that the table has for a key, at a takeover.
@@ -369,6 +398,7 @@ impl Lanes {
             kept
         });
         self.changes.retain(|change| keep(change.partition()));
+        self.clearing.retain(|_, partition| keep(*partition));
         self.dry.retain(|key| self.by_key.contains_key(key));
     }
 

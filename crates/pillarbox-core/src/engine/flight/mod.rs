@@ -38,12 +38,13 @@ use self::{
 };
 pub(crate) use self::{
     lanes::{Fetch, Then},
+    place::PlacedRows,
     queues::Job,
     work::End,
 };
 use super::settings::Settings;
 use crate::{
-    domain::{Epoch, Partition, PartitionSet, Seq},
+    domain::{Epoch, Key, Partition, PartitionSet, Seq},
     port::{Position, Settlement},
 };
 
@@ -72,8 +73,9 @@ pub(crate) struct Flight {
     pub(crate) queues: Queues,
     entries: FxHashMap<Seq, Entry>,
     reservations: Reservations,
-    /// Numbers that were settled while a read was under way.
+    /// Numbers that were settled while a read was under way, and keys whose hold was removed.
     tombstones: FxHashSet<Seq>,
+    cleared: FxHashSet<Key>,
     /// The read under way: the epochs under which it began.
     reading: Option<Epochs>,
     suspects: FxHashSet<Seq>,
@@ -130,6 +132,7 @@ impl Flight {
             entries: FxHashMap::default(),
             reservations: Reservations::default(),
             tombstones: FxHashSet::default(),
+            cleared: FxHashSet::default(),
             reading: None,
             suspects: FxHashSet::default(),
             kept_back: FxHashMap::default(),
@@ -152,9 +155,9 @@ impl Flight {
         }
     }
 
-    /// Whether an event is somewhere between its reading and the end of its settle.
-    pub(crate) fn is_in_flight(&self, seq: Seq) -> bool {
-        self.entries.contains_key(&seq)
+    /// Whether an event that was read under an epoch is somewhere between its reading and the end of its settle.
+    pub(crate) fn is_in_flight(&self, seq: Seq, epoch: Epoch) -> bool {
+        self.entries.get(&seq).is_some_and(|entry| entry.epoch == epoch)
     }
 
     /// Puts a job where a worker finds it.

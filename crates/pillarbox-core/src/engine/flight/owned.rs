@@ -143,6 +143,10 @@ impl Owned {
         self.active.contains(partition)
     }
 
+    pub(crate) fn is_leaving(&self, partition: Partition) -> bool {
+        matches!(self.hands[usize::from(partition.0)], Hand::Leaving(_))
+    }
+
     pub(crate) fn active(&self) -> PartitionSet {
         self.active
     }

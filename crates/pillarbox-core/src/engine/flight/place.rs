@@ -26,6 +26,7 @@ impl Flight {
     pub(crate) fn end_read(&mut self) {
         self.reading = None;
         self.tombstones.clear();
+        self.cleared.clear();
     }
 
     /// The reader's word on a row.
@@ -85,11 +86,16 @@ impl Flight {
     /// The epoch under which a row may be placed. Not if the partition has changed hands since the read began:
     /// others may have delivered the row meanwhile.
     fn may_place(&self, seq: Seq, partition: Partition) -> Option<Epoch> {
-        let epoch = self.owned.active_epoch(partition)?;
-        let began_under = self.reading.as_ref()?.of(partition);
         let known =
             self.entries.contains_key(&seq) || self.tombstones.contains(&seq) || self.reservations.contains(seq);
-        (began_under == Some(epoch) && !known).then_some(epoch)
+        self.reads_under(partition).filter(|_| !known)
+    }
+
+    /// The epoch of a partition that is read and delivered, now as when the read under way began.
+    fn reads_under(&self, partition: Partition) -> Option<Epoch> {
+        let epoch = self.owned.active_epoch(partition)?;
+        let began_under = self.reading.as_ref()?.of(partition);
+        (began_under == Some(epoch)).then_some(epoch)
     }
 
     /// Sets how far the reading has come.
@@ -105,22 +111,38 @@ impl Flight {
         self.lanes.next_fetches(limit)
     }
 
-    pub(crate) fn lane_fetched(&mut self, key: &Key, from: Option<Seq>, now: Instant) {
-        self.lanes.fetched(key, from, now);
+    /// Brings the followers of a lane that were fetched to it; what lies `beyond` them is fetched later. Nothing
+    /// changes if the partition is being given up, or is another's: the followers still lie beyond then, and keep the
+    /// mark that is handed on below them.
+    pub(crate) fn place_lane(
+        &mut self,
+        fetch: &Fetch,
+        beyond: Option<Seq>,
+        rows: Vec<Row>,
+        now: Instant,
+        database_now: Timestamp,
+        hold: bool,
+    ) -> PlacedRows {
+        if self.reads_under(fetch.partition).is_none() {
+            self.lanes.fetch_put_off(&fetch.key);
+            return PlacedRows::default();
+        }
+        self.lanes.fetched(&fetch.key, beyond, now);
+        let placed = self.place(rows, now, database_now, hold);
+        self.lanes.tend(&fetch.key);
+        placed
     }
 
     pub(crate) fn lane_fetch_failed(&mut self, key: Key) {
         self.lanes.fetch_failed(key);
     }
 
-    pub(crate) fn tend_lane(&mut self, key: &Key) {
-        self.lanes.tend(key);
-    }
-
-    /// An operator has freed these keys.
+    /// An operator has freed these keys; or this node has held them itself, which it knows.
     pub(crate) fn freed(&mut self, holds: &[Hold], now: Instant) {
         for hold in holds {
-            if self.owned.is_active(hold.partition) {
+            // What the read still saw may be gone, or going: it covers nothing any more.
+            let gone = self.cleared.contains(&hold.key) || self.lanes.is_clearing(&hold.key);
+            if !gone && self.reads_under(hold.partition).is_some() {
                 self.lanes.recall_hold(hold, now);
             }
         }

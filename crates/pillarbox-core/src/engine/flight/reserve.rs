@@ -127,8 +127,12 @@ impl Flight {
         (reservations.missed[..take].to_vec(), next)
     }
 
-    /// These lookups are done. The lease may have been lost meanwhile, and what was missed with it.
-    pub(crate) fn looked_up(&mut self, seqs: &[Seq]) {
-        self.reservations.missed.retain(|seq| !seqs.contains(seq));
+    /// These lookups are done, and found these rows. The lease may have been lost meanwhile, and what was missed with
+    /// it. What lies in a partition that is being given up was not placed: it is missed still, so that the mark which
+    /// is handed on stays below it.
+    pub(crate) fn looked_up(&mut self, seqs: &[Seq], found: &[(Seq, Partition)]) {
+        let owned = &self.owned;
+        let put_off = |seq: &Seq| found.iter().any(|(of, partition)| of == seq && owned.is_leaving(*partition));
+        self.reservations.missed.retain(|seq| !seqs.contains(seq) || put_off(seq));
     }
 }

@@ -55,6 +55,14 @@ impl Flight {
                 self.tombstones.insert(outcome.seq);
             }
         }
+        for change in &batch.holds {
+            if let HoldChange::Clear { key, .. } = change {
+                self.lanes.cleared(key);
+                if self.reading.is_some() {
+                    self.cleared.insert(key.clone());
+                }
+            }
+        }
         if let Some(mark) = batch.mark {
             self.stored_mark = Some(mark);
             self.durable = mark;

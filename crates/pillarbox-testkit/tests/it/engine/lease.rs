@@ -10,7 +10,7 @@ use pillarbox_core::{
 use pillarbox_testkit::{Call, probe::Which};
 use tokio::time::Instant;
 
-use super::{Stage, event, keyed, pass, until, write};
+use super::{DOWN, Stage, event, keyed, pass, until, write};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -126,4 +126,25 @@ async fn a_key_with_a_long_queue_keeps_its_order_when_its_node_dies() {
     stage.probe.assert_in_order_per_key();
     assert!(ids.iter().all(|id| stage.probe.log().is_done(*id)));
     std::mem::forget(one);
+}
+
+/// P2, decision 10: found by the simulation. The start of a suspect is counted, and before the answer comes the node has
+/// lost its lease and has another: the suspect is delivered under that one, once, and those behind it follow.
+#[tokio::test(start_paused = true)]
+async fn a_suspect_whose_start_outlives_the_lease_is_delivered_under_the_next_one() {
+    let stage = Stage::new();
+    let ids = stage.write_cold([event(), event()]).await;
+    ghost(&stage).await;
+    let start = stage.faults().stop_after(Call::Start);
+    let outbox = stage.node().start().await.unwrap();
+    start.reached().await;
+    let joined = stage.faults().calls(Call::Join);
+    stage.faults().fail(Call::Renew, usize::MAX, DOWN);
+    until("another lease", || stage.faults().calls(Call::Join) > joined).await;
+    stage.faults().clear();
+    stage.read_through().await;
+    start.open();
+    stage.probe.wait_for(2).await;
+    outbox.shutdown().await;
+    stage.probe.assert_each_once(&ids);
 }
