@@ -22,9 +22,16 @@ impl Flight {
         self.reading = Some(self.owned.epochs());
     }
 
+    /// The same for a read of what is due.
+    pub(crate) fn begin_read_due(&mut self) {
+        self.begin_read();
+        self.lanes.set_unread(Some(Seq(self.position.seq.0.saturating_add(1))));
+    }
+
     /// The read's rows are placed.
     pub(crate) fn end_read(&mut self) {
         self.reading = None;
+        self.lanes.set_unread(None);
         self.tombstones.clear();
         self.cleared.clear();
     }
