@@ -267,6 +267,12 @@ impl Lanes {
         }
     }
 
+    /// Whether what lies beyond begins where it did when the fetch began.
+    pub(crate) fn is_beyond(&self, fetch: &Fetch) -> bool {
+        let beyond = self.by_key.get(&fetch.key).and_then(|lane| lane.beyond);
+        beyond.is_some_and(|beyond| beyond.from == fetch.from)
+    }
+
     /// What was fetched can't be placed: it lies beyond, as before.
     pub(crate) fn fetch_put_off(&mut self, key: &Key) {
         if let Some(lane) = self.by_key.get_mut(key) {

@@ -134,6 +134,12 @@ impl Flight {
             self.lanes.fetch_put_off(&fetch.key);
             return PlacedRows::default();
         }
+        if !self.lanes.is_beyond(fetch) {
+            // A failed head has sent followers back meanwhile, which come before these: they are fetched first.
+            self.lanes.fetch_put_off(&fetch.key);
+            self.lanes.tend(&fetch.key);
+            return PlacedRows::default();
+        }
         self.lanes.fetched(&fetch.key, beyond, now);
         let placed = self.place(rows, now, database_now, hold);
         self.lanes.tend(&fetch.key);

@@ -130,6 +130,7 @@ struct Table {
 }
 
 struct World {
+    settings: Settings,
     table: Table,
     flight: Flight,
     now: Instant,
@@ -152,9 +153,14 @@ fn partition(key: Option<&Key>) -> Partition {
 
 impl World {
     fn new() -> Self {
+        Self::with(settings())
+    }
+
+    fn with(settings: Settings) -> Self {
         let mut world = Self {
             table: Table::default(),
-            flight: Flight::new(&settings()),
+            flight: Flight::new(&settings),
+            settings,
             now: Instant::now(),
             epoch: 0,
             settling: None,
@@ -172,7 +178,7 @@ impl World {
 
     /// A new owner, which knows what the table has and nothing else.
     fn join(&mut self) {
-        self.flight = Flight::new(&settings());
+        self.flight = Flight::new(&self.settings);
         self.epoch += 1;
         self.settling = None;
         self.running.clear();
@@ -714,4 +720,27 @@ fn what_is_due_ahead_of_the_pages_takes_nobody_past_those_between() {
         world.calm();
         assert_eq!(world.waiting(), []);
     }
+}
+
+/// P1, O1: found by the simulation. While a lane is fetched its head fails, and sends back the followers in memory: they
+/// lie before what was fetched.
+#[test]
+fn followers_that_a_failed_head_sends_back_during_a_fetch_are_not_forgotten() {
+    let mut world = World::with(Settings { lane_capacity: 4, cold_capacity: 20, ..settings() });
+    (0..7).for_each(|_| world.play(&Step::Write(Some(0))));
+    world.play(&Step::Page(8));
+    for _ in 0..3 {
+        [Step::Draw, Step::Done(0)].iter().for_each(|step| world.play(step));
+    }
+    // 4 runs, 5 is parked, 6 and 7 lie beyond.
+    world.play(&Step::Draw);
+    let fetches = world.flight.lanes_to_fetch(9);
+    assert_eq!(fetches.iter().map(|fetch| fetch.from).collect::<Vec<_>>(), [Seq(6)]);
+    world.flight.begin_read();
+    world.play(&Step::Fail(0));
+    let rows = [6, 7].map(|seq| Row::Event(record(Seq(seq), &world.table.lines[&Seq(seq)]))).to_vec();
+    world.flight.place_lane(&fetches[0], None, rows, world.now, Timestamp::default(), true);
+    world.flight.end_read();
+    world.calm();
+    assert_eq!(world.waiting(), []);
 }
