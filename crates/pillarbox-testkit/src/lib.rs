@@ -8,6 +8,7 @@
 //! - `servers`, with the feature of this name: real database servers, and a proxy that breaks connections.
 //! - `processes`, with the feature of this name: several processes on one database, and what ends them.
 //! - [`proof`] reads what was committed and what was delivered, and says what is wrong.
+//! - [`simulation`] runs the engine through thousands of schedules, in virtual time, and asks the proof about each.
 //! - [`conformance`](mod@conformance) is the exam: a backend runs it with one line.
 //! - [`driver`](mod@driver) is the exam of a driver, whose transactions events are written in.
 
@@ -22,6 +23,7 @@ pub mod probe;
 #[cfg(feature = "processes")]
 pub mod processes;
 pub mod proof;
+pub mod simulation;
 
 pub use clock::ManualClock;
 pub use faulty::{Call, Faults, Faulty};

@@ -11,3 +11,4 @@ mod faulty;
 mod listed;
 mod memory;
 mod probe;
+mod simulation;
