@@ -15,6 +15,7 @@
 mod handler;
 mod ledger;
 mod life;
+pub mod mutants;
 mod node;
 mod schedule;
 mod tally;
