@@ -55,7 +55,7 @@ pub struct Sound;
 impl Layer<MemoryStore> for Sound {}
 
 /// No schedule takes longer, in virtual time.
-const LONGEST: Duration = Duration::from_mins(10);
+const LONGEST: Duration = Duration::from_mins(3);
 
 /// Runs the schedule of a seed.
 pub fn run(seed: u64) -> Outcome {
