@@ -176,36 +176,32 @@ async fn run(args: &Args) -> Result<()> {
     }
     let rounds = usize::try_from(args.rounds)?;
     let sizes = if args.quick { Sizes::quick(rounds) } else { Sizes::full(rounds, args.backend) };
-    let report = match args.backend {
+    let (report, ended) = match args.backend {
         Kind::Sqlite => {
             let bed = sqlite::Bed::new(args.dir.as_deref())?;
             let mut report = Report::new(args.quick, &bed);
-            everywhere(&bed, &sizes, args, &mut report).await?;
-            report
+            let ended = everywhere(&bed, &sizes, args, &mut report).await;
+            (report, ended)
         }
         Kind::Postgres => {
             let bed = postgres::Bed::new(args.url.as_deref()).await?;
             let mut report = Report::new(args.quick, &bed);
-            everywhere(&bed, &sizes, args, &mut report).await?;
-            on_servers(&bed, &sizes, args, &mut report).await?;
-            if args.peers {
-                peers::run(&bed, &sizes, &mut report).await?;
-            }
-            report
+            let ended = on_postgres(&bed, &sizes, args, &mut report).await;
+            (report, ended)
         }
         Kind::Mysql => {
             let bed = mysql::Bed::new(args.url.as_deref()).await?;
             let mut report = Report::new(args.quick, &bed);
-            everywhere(&bed, &sizes, args, &mut report).await?;
-            on_servers(&bed, &sizes, args, &mut report).await?;
-            report
+            let ended = on_servers(&bed, &sizes, args, &mut report).await;
+            (report, ended)
         }
     };
+    // Also what was found before one failed.
     report.print();
     if let Some(file) = &args.json {
         report.write_json(file)?;
     }
-    Ok(())
+    ended
 }
 
 impl Args {
@@ -246,8 +242,17 @@ async fn everywhere<B: Backend>(bed: &B, sizes: &Sizes, args: &Args, report: &mu
     Ok(())
 }
 
-/// What makes sense where others are at work too.
+async fn on_postgres(bed: &postgres::Bed, sizes: &Sizes, args: &Args, report: &mut Report) -> Result<()> {
+    on_servers(bed, sizes, args, report).await?;
+    if args.peers {
+        peers::run(bed, sizes, report).await?;
+    }
+    Ok(())
+}
+
+/// The same, and what makes sense where others are at work too.
 async fn on_servers<B: Server>(bed: &B, sizes: &Sizes, args: &Args, report: &mut Report) -> Result<()> {
+    everywhere(bed, sizes, args, report).await?;
     if args.wants("drain_held_tx") {
         held::run(bed, sizes, report).await?;
     }

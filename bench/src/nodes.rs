@@ -143,7 +143,8 @@ async fn one_ends<B: Backend>(database: &B::Database) -> Result<(f64, f64)> {
     let stopped = now();
     members[0].child.kill().await?;
     let killed = now();
-    sleep(STALE + EVERY * 4).await;
+    // What the killed process had under way is delivered one by one at first.
+    sleep(STALE * 4).await;
     writing.abort();
     let _ = writing.await;
     sleep(EVERY).await;

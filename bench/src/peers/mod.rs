@@ -87,8 +87,7 @@ pub(crate) async fn run(bed: &postgres::Bed, sizes: &Sizes, report: &mut Report)
             },
             name: name.clone(),
         });
-        if ORDERED.contains(&name.as_str())
-            && fastest_in_order.as_ref().is_none_or(|(rate, ..)| spread.median > *rate)
+        if ORDERED.contains(&name.as_str()) && fastest_in_order.as_ref().is_none_or(|(rate, ..)| spread.median > *rate)
         {
             let beside = Rounds { limit: against.limit.clone(), pillarbox: in_order.clone() };
             fastest_in_order = Some((spread.median, name.clone(), beside));

@@ -9,6 +9,7 @@
 //! - `processes`, with the feature of this name: several processes on one database, and what ends them.
 //! - [`proof`] reads what was committed and what was delivered, and says what is wrong.
 //! - `told`, with the same feature: what errors and logs tell, for tests of what they must not.
+//! - [`simulation`] runs the engine through thousands of schedules, in virtual time, and asks the proof about each.
 //! - [`conformance`](mod@conformance) is the exam: a backend runs it with one line.
 //! - [`driver`](mod@driver) is the exam of a driver, whose transactions events are written in.
 
@@ -23,6 +24,7 @@ pub mod probe;
 #[cfg(feature = "processes")]
 pub mod processes;
 pub mod proof;
+pub mod simulation;
 #[cfg(feature = "processes")]
 pub mod told;
 

@@ -120,9 +120,10 @@ impl Ownership {
             };
             let deadline = shared.flight.lock().owned.deadline();
             tokio::select! {
-                () = sleep_until(deadline.map_or(wake_at, |deadline| wake_at.min(deadline))) => {}
-                () = shared.own.notified() => {}
+                biased;
                 () = stop.cancelled() => return,
+                () = shared.own.notified() => {}
+                () = sleep_until(deadline.map_or(wake_at, |deadline| wake_at.min(deadline))) => {}
             }
         }
     }

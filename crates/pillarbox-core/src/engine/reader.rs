@@ -177,7 +177,7 @@ impl Reader {
     async fn read_due(&mut self, active: PartitionSet, room: usize) -> Result<bool, StoreError> {
         let shared = self.shared.clone();
         let asked = Instant::now();
-        let read = Read::begin(&shared.flight);
+        let read = Read::begin_due(&shared.flight);
         let mut sieve = Sieve { flight: &shared.flight };
         let limit = room.min(shared.settings.page_size);
         let due = shared.store.due(active, limit, &mut sieve).await?;
@@ -297,6 +297,11 @@ struct Read<'a>(&'a Mutex<Flight>);
 impl<'a> Read<'a> {
     fn begin(flight: &'a Mutex<Flight>) -> Self {
         flight.lock().begin_read();
+        Self(flight)
+    }
+
+    fn begin_due(flight: &'a Mutex<Flight>) -> Self {
+        flight.lock().begin_read_due();
         Self(flight)
     }
 }

@@ -30,6 +30,7 @@ use crate::{ManualClock, clock::TimerClock};
 use tables::Tables;
 
 pub use admin::Action;
+pub(crate) use settle::Guards;
 pub use write::{MemoryConnection, MemoryTx};
 
 /// A store in memory. Clones share the database and stand for the same process.

@@ -13,6 +13,7 @@ use rustc_hash::FxHashSet;
 
 use super::{
     MemoryStore,
+    settle::Guards,
     tables::{Stored, Tables},
 };
 
@@ -156,6 +157,6 @@ impl ReadStore for MemoryStore {
     }
 
     fn settle<'a>(&'a self, lease: &'a Lease, batch: &'a Batch) -> BoxFuture<'a, Result<Settled, StoreError>> {
-        Box::pin(async move { Ok(self.run(|tables, now| tables.settle(lease, batch, now)).await) })
+        Box::pin(async move { Ok(self.run(|tables, now| tables.settle(lease, batch, Guards::ALL, now)).await) })
     }
 }

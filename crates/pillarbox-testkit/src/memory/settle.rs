@@ -5,7 +5,38 @@ use pillarbox_core::{
     port::{Batch, Change, HoldChange, HoldKind, Settled, Settlement},
 };
 
-use super::tables::Tables;
+use super::{MemoryStore, tables::Tables};
+
+/// What a settle looks at before it writes. The store looks at all of it; only mutants leave something out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guards {
+    /// The node's lease is in force.
+    pub(crate) lease: bool,
+    /// The partition is the node's, under the outcome's epoch.
+    pub(crate) epoch: bool,
+}
+
+impl Guards {
+    pub(super) const ALL: Self = Self { lease: true, epoch: true };
+}
+
+impl MemoryStore {
+    /// A settle that does without some of its guards.
+    pub(crate) async fn settle_guarded(&self, lease: &Lease, batch: &Batch, guards: Guards) -> Settled {
+        self.run(|tables, now| tables.settle(lease, batch, guards, now)).await
+    }
+
+    /// What a settle would find now: nothing if the lease is not in force, else what is current of the batch.
+    pub(crate) async fn look_at_fence(&self, lease: &Lease, batch: &Batch) -> Option<Batch> {
+        let look = self.run(|tables, now| {
+            tables.fence(lease, now)?;
+            let mut current = batch.clone();
+            current.outcomes.retain(|outcome| tables.is_current(lease, outcome));
+            Some(current)
+        });
+        look.await
+    }
+}
 
 impl Tables {
     pub(super) fn start(&mut self, lease: &Lease, seq: Seq, now: Timestamp) -> Option<u32> {
@@ -15,17 +46,15 @@ impl Tables {
         self.row(seq).map(|row| row.starts)
     }
 
-    pub(super) fn settle(&mut self, lease: &Lease, batch: &Batch, now: Timestamp) -> Settled {
-        let Some(node) = self.fence(lease, now) else {
-            return Settled::Fenced;
-        };
-        if batch.mark.is_some() {
-            node.mark = batch.mark;
+    pub(super) fn settle(&mut self, lease: &Lease, batch: &Batch, guards: Guards, now: Timestamp) -> Settled {
+        match self.fence(lease, now) {
+            Some(node) => node.mark = batch.mark.or(node.mark),
+            None if guards.lease => return Settled::Fenced,
+            None => {}
         }
         let mut stale = 0;
         for outcome in &batch.outcomes {
-            let owned = self.partition(outcome.partition);
-            if owned.epoch == outcome.epoch && owned.owner.as_ref() == Some(&lease.node) {
+            if !guards.epoch || self.is_current(lease, outcome) {
                 self.apply(outcome, now);
             } else {
                 stale += 1;
@@ -35,6 +64,12 @@ impl Tables {
             self.change_hold(hold);
         }
         Settled::Applied { stale }
+    }
+
+    /// Whether the outcome's partition is the node's, under the outcome's epoch.
+    pub(super) fn is_current(&mut self, lease: &Lease, outcome: &Settlement) -> bool {
+        let owned = self.partition(outcome.partition);
+        owned.epoch == outcome.epoch && owned.owner.as_ref() == Some(&lease.node)
     }
 
     /// Writes one outcome, if the row is there and pending.

@@ -11,6 +11,7 @@ use pillarbox_core::{
     },
 };
 
+/// What a call to a store gives.
 pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// The calls that a layer may stand in front of. By itself it lets everything through.

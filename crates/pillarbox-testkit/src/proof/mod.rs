@@ -19,6 +19,7 @@ mod tests;
 mod witness;
 
 pub use checker::{Cause, Report, Story, Violation, check};
+pub(crate) use layer::Answer;
 pub use layer::{Layer, Layered};
 pub use line::{Line, Order};
 pub use witness::{Witness, Witnessed};

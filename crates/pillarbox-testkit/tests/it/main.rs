@@ -10,4 +10,6 @@ mod engine;
 mod faulty;
 mod listed;
 mod memory;
+mod mutants;
 mod probe;
+mod simulation;

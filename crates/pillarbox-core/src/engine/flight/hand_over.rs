@@ -94,6 +94,8 @@ impl Flight {
         // What is not settled, or whose hold is not written, is found again only from the durable mark.
         let quiet = partitions.iter().all(|partition| self.is_quiet(partition));
         let mark = if quiet { self.safe_mark() } else { self.durable };
+        // It must hold for what was taken and never read, too.
+        let mark = self.owned.gained().iter().map(|taken| taken.mark).fold(mark, Seq::min);
         let mark = if mark == NOWHERE { Seq(0) } else { mark };
         let inherits = if self.suspects.is_empty() { 0 } else { suspects };
         let released =

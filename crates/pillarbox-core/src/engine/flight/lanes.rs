@@ -35,6 +35,8 @@ pub(crate) struct Lanes {
     changes: Vec<HoldChange>,
     /// Keys whose hold is removed by a settle that is not known to be durable: the table may still show it.
     clearing: FxHashMap<Key, Partition>,
+    /// While what is due is read: the first number that no page has come to.
+    unread: Option<Seq>,
 }
 
 #[derive(Debug)]
@@ -113,6 +115,7 @@ impl Lanes {
             uncovered: FxHashSet::default(),
             changes: Vec::new(),
             clearing: FxHashMap::default(),
+            unread: None,
         }
     }
 
@@ -262,6 +265,12 @@ impl Lanes {
         if from.is_none() {
             self.uncovered.remove(key);
         }
+    }
+
+    /// Whether what lies beyond begins where it did when the fetch began.
+    pub(crate) fn is_beyond(&self, fetch: &Fetch) -> bool {
+        let beyond = self.by_key.get(&fetch.key).and_then(|lane| lane.beyond);
+        beyond.is_some_and(|beyond| beyond.from == fetch.from)
     }
 
     /// What was fetched can't be placed: it lies beyond, as before.
@@ -421,7 +430,13 @@ impl Lanes {
         !self.dry.is_empty()
     }
 
+    /// What is due may be far ahead of the pages: others of its key lie between, and are fetched with it, in order.
+    pub(crate) fn set_unread(&mut self, unread: Option<Seq>) {
+        self.unread = unread;
+    }
+
     fn leave_beyond(&mut self, key: &Key, seq: Seq, now: Instant) -> Placed {
+        let seq = self.unread.map_or(seq, |unread| unread.min(seq));
         if let Some(lane) = self.by_key.get_mut(key) {
             match &mut lane.beyond {
                 Some(beyond) => beyond.from = beyond.from.min(seq),

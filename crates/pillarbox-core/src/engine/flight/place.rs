@@ -22,9 +22,16 @@ impl Flight {
         self.reading = Some(self.owned.epochs());
     }
 
+    /// The same for a read of what is due.
+    pub(crate) fn begin_read_due(&mut self) {
+        self.begin_read();
+        self.lanes.set_unread(Some(Seq(self.position.seq.0.saturating_add(1))));
+    }
+
     /// The read's rows are placed.
     pub(crate) fn end_read(&mut self) {
         self.reading = None;
+        self.lanes.set_unread(None);
         self.tombstones.clear();
         self.cleared.clear();
     }
@@ -125,6 +132,12 @@ impl Flight {
     ) -> PlacedRows {
         if self.reads_under(fetch.partition).is_none() {
             self.lanes.fetch_put_off(&fetch.key);
+            return PlacedRows::default();
+        }
+        if !self.lanes.is_beyond(fetch) {
+            // A failed head has sent followers back meanwhile, which come before these: they are fetched first.
+            self.lanes.fetch_put_off(&fetch.key);
+            self.lanes.tend(&fetch.key);
             return PlacedRows::default();
         }
         self.lanes.fetched(&fetch.key, beyond, now);

@@ -130,6 +130,7 @@ struct Table {
 }
 
 struct World {
+    settings: Settings,
     table: Table,
     flight: Flight,
     now: Instant,
@@ -152,9 +153,14 @@ fn partition(key: Option<&Key>) -> Partition {
 
 impl World {
     fn new() -> Self {
+        Self::with(settings())
+    }
+
+    fn with(settings: Settings) -> Self {
         let mut world = Self {
             table: Table::default(),
-            flight: Flight::new(&settings()),
+            flight: Flight::new(&settings),
+            settings,
             now: Instant::now(),
             epoch: 0,
             settling: None,
@@ -172,7 +178,7 @@ impl World {
 
     /// A new owner, which knows what the table has and nothing else.
     fn join(&mut self) {
-        self.flight = Flight::new(&settings());
+        self.flight = Flight::new(&self.settings);
         self.epoch += 1;
         self.settling = None;
         self.running.clear();
@@ -362,7 +368,7 @@ impl World {
     }
 
     fn due(&mut self, over_settle: bool) {
-        self.flight.begin_read();
+        self.flight.begin_read_due();
         let freed = self.table.holds.iter().filter(|(_, held)| held.0 == HoldKind::Overflow);
         let freed: Vec<Hold> = freed.map(|(key, held)| hold(key, *held)).collect();
         let due = self.table.lines.iter().filter(|(_, line)| line.is_pending() && line.when == When::Now);
@@ -674,4 +680,67 @@ fn a_reservation_that_is_looked_up_in_a_leaving_partition_is_handed_on() {
     }
     let (_, mark) = world.flight.give_up(only(Partition(0)), 0);
     assert_eq!(mark, Seq(0));
+}
+
+/// P1: found by the simulation. A node that stops takes a partition which its reader no longer sees, and has to give up
+/// everything before its last settle is durable.
+#[test]
+fn what_was_taken_and_never_read_is_handed_on_from_its_own_mark() {
+    let mut world = World::new();
+    (0..2).for_each(|_| world.play(&Step::Write(None)));
+    for step in [Step::Page(5), Step::Draw, Step::Done(0), Step::BeginSettle, Step::EndSettle, Step::Draw] {
+        world.play(&step);
+    }
+    assert_eq!(world.table.mark, Some(Seq(1)));
+    world.flight.end_taking(vec![Taken { partition: Partition(9), epoch: Epoch(7), mark: Seq(0), suspects: 0 }]);
+    let (_, mark) = world.flight.give_up(world.flight.owned.known(), 0);
+    assert_eq!(mark, Seq(0));
+}
+
+/// O1, decision 6: found by the simulation. An event that was delayed comes due while earlier ones of its key are not
+/// read yet, and its lane is full: they are not overtaken by what is fetched with it, here or by a next owner.
+#[test]
+fn what_is_due_ahead_of_the_pages_takes_nobody_past_those_between() {
+    for crash in [false, true] {
+        let mut world = World::new();
+        (0..3).for_each(|_| world.play(&Step::Write(Some(0))));
+        [Step::Page(5), Step::Draw].iter().for_each(|step| world.play(step));
+        // 1 runs, 2 and 3 are parked; 4 is not read, 5 was delayed and is due, 6 follows.
+        (0..3).for_each(|_| world.play(&Step::Write(Some(0))));
+        world.line(Seq(5)).when = When::Now;
+        [Step::Due, Step::Pass(600)].iter().for_each(|step| world.play(step));
+        for _ in 0..2 {
+            [Step::Done(0), Step::Draw].iter().for_each(|step| world.play(step));
+        }
+        [Step::Done(0), Step::BeginSettle, Step::EndSettle].iter().for_each(|step| world.play(step));
+        if crash {
+            world.play(&Step::Crash);
+        }
+        world.play(&Step::Fetch);
+        world.calm();
+        assert_eq!(world.waiting(), []);
+    }
+}
+
+/// P1, O1: found by the simulation. While a lane is fetched its head fails, and sends back the followers in memory: they
+/// lie before what was fetched.
+#[test]
+fn followers_that_a_failed_head_sends_back_during_a_fetch_are_not_forgotten() {
+    let mut world = World::with(Settings { lane_capacity: 4, cold_capacity: 20, ..settings() });
+    (0..7).for_each(|_| world.play(&Step::Write(Some(0))));
+    world.play(&Step::Page(8));
+    for _ in 0..3 {
+        [Step::Draw, Step::Done(0)].iter().for_each(|step| world.play(step));
+    }
+    // 4 runs, 5 is parked, 6 and 7 lie beyond.
+    world.play(&Step::Draw);
+    let fetches = world.flight.lanes_to_fetch(9);
+    assert_eq!(fetches.iter().map(|fetch| fetch.from).collect::<Vec<_>>(), [Seq(6)]);
+    world.flight.begin_read();
+    world.play(&Step::Fail(0));
+    let rows = [6, 7].map(|seq| Row::Event(record(Seq(seq), &world.table.lines[&Seq(seq)]))).to_vec();
+    world.flight.place_lane(&fetches[0], None, rows, world.now, Timestamp::default(), true);
+    world.flight.end_read();
+    world.calm();
+    assert_eq!(world.waiting(), []);
 }
