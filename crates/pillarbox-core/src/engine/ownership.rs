@@ -190,7 +190,8 @@ impl Ownership {
             self.hand_over(lease, departing).await?;
         }
         let next = self.look_at(self.shared.look_around.load(Ordering::Acquire));
-        let overdue = self.leaving.values().min().map(|since| *since + self.shared.settings.drain_timeout);
+        // With a time of zero, too, there is a moment between two looks at what can't be handed over yet.
+        let overdue = self.leaving.values().min().map(|since| *since + self.shared.settings.drain_timeout.max(SOON));
         Ok(overdue.filter(|_| !departing).map_or(next, |overdue| next.min(overdue)))
     }
 

@@ -48,6 +48,11 @@ impl Pen {
         self.line(&format!("{what} {} {} {} {} - - {order}\n", self.node, now(), epoch.0, partition.0));
     }
 
+    /// A line about another process.
+    pub(crate) fn of_another(&self, what: &str, node: &str) {
+        self.line(&format!("{what} {node} {} 0 0 - - 0\n", now()));
+    }
+
     /// Waits for the disk.
     pub(crate) fn to_disk(&self) {
         self.file.sync_data().unwrap();

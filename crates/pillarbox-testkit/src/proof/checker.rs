@@ -77,6 +77,8 @@ pub enum Cause {
     Cut,
     /// The node's lease lapsed by itself: the machine was too busy.
     Lapsed,
+    /// What its node had under way took longer than the node waits when it gives a partition up.
+    Slow,
 }
 
 /// The checker's word.
@@ -113,8 +115,20 @@ pub fn check(mut story: Story) -> Report {
     report
 }
 
-const FAULTS: [&str; 11] =
-    ["killed", "paused", "left", "restarted", "cut", "failed", "dropped", "lapsed", "refused", "unknown", "late"];
+const FAULTS: [&str; 12] = [
+    "slow",
+    "killed",
+    "paused",
+    "left",
+    "restarted",
+    "cut",
+    "failed",
+    "dropped",
+    "lapsed",
+    "refused",
+    "unknown",
+    "late",
+];
 
 impl Story {
     fn of<'a>(&'a self, what: &'a str) -> impl Iterator<Item = &'a Line> {
@@ -194,6 +208,8 @@ impl Story {
                     // It may have been paused before: what ran through it is settled too late.
                     "paused" if of_node => Some(Cause::Paused),
                     "lapsed" if of_node && line.at >= first.at => Some(Cause::Lapsed),
+                    // Outcomes wait behind one that is under way since before them.
+                    "slow" if of_node => Some(Cause::Slow),
                     "left" if of_node && line.at >= first.at => Some(Cause::Left),
                     "restarted" if line.at >= first.at => Some(Cause::Restarted),
                     "cut" if line.at >= first.at => Some(Cause::Cut),

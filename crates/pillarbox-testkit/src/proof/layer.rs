@@ -34,6 +34,11 @@ pub trait Layer<S: ReadStore + OwnStore>: Send + Sync + 'static {
         store.renew(lease, ttl)
     }
 
+    /// In front of `OwnStore::expel`.
+    fn expel<'a>(&'a self, store: &'a S, lease: &'a Lease) -> Answer<'a, Option<Vec<NodeId>>> {
+        store.expel(lease)
+    }
+
     /// In front of `OwnStore::take`.
     fn take<'a>(&'a self, store: &'a S, lease: &'a Lease, wanted: PartitionSet) -> Answer<'a, Option<Vec<Taken>>> {
         store.take(lease, wanted)
@@ -115,7 +120,7 @@ impl<S: ReadStore + OwnStore, L: Layer<S>> OwnStore for Layered<S, L> {
     }
 
     fn expel<'a>(&'a self, lease: &'a Lease) -> Answer<'a, Option<Vec<NodeId>>> {
-        self.store.expel(lease)
+        self.layer.expel(&self.store, lease)
     }
 
     fn take<'a>(&'a self, lease: &'a Lease, partitions: PartitionSet) -> Answer<'a, Option<Vec<Taken>>> {

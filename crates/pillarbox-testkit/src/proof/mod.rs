@@ -9,7 +9,7 @@
 //! | writers | `committed`, `unknown`, `refused` |
 //! | handlers | `begin`, and then `end`, `failed` or `dropped`; a handler that dies with its process says nothing more |
 //! | a [`Witness`] of the store | `took` a partition, `settled` outcomes (`order` is when the call began), `lapsed` |
-//! | whoever causes the faults | `killed`, `paused`, `resumed`, `left`, `restarted`, `cut` |
+//! | whoever causes the faults | `killed`, `paused`, `resumed`, `left`, `restarted`, `cut`, `slow` |
 
 mod checker;
 mod layer;

@@ -69,6 +69,7 @@ fn what_succeeded_comes_again_only_after_a_fault_and_never_under_the_same_epoch(
         ("restarted - 40 0 - - 0", Cause::Restarted),
         ("cut - 40 0 - - 0", Cause::Cut),
         ("left x 40 0 - - 0", Cause::Left),
+        ("slow x 40 0 - - 0", Cause::Slow),
     ] {
         let report = with(&[&[fault], &again[..]].concat());
         assert_eq!(report.violations, [], "{fault}");

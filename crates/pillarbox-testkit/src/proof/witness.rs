@@ -8,14 +8,14 @@ use std::{
 };
 
 use pillarbox_core::{
-    domain::{Epoch, Lease, Partition, PartitionSet},
+    domain::{Epoch, Lease, NodeId, Partition, PartitionSet},
     port::{Batch, Joining, OwnStore, ReadStore, Renewal, Settled, Taken},
 };
 
 use super::{Layer, layer::Answer};
 
 /// What a witness has seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Witnessed {
     /// A partition was taken, and its epoch is this from now on.
     Took(Partition, Epoch),
@@ -23,6 +23,8 @@ pub enum Witnessed {
     Settled(Partition, Epoch, u128),
     /// The lease is no longer in force, or the node has given it up and joins anew.
     Lapsed,
+    /// The lease of this other node had lapsed: the node itself may not have said so.
+    Expelled(NodeId),
 }
 
 /// The layer that writes down; see the module.
@@ -60,6 +62,14 @@ impl<S: ReadStore + OwnStore, P: Fn(Witnessed) + Send + Sync + 'static> Layer<S>
 
     fn renew<'a>(&'a self, store: &'a S, lease: &'a Lease, ttl: Duration) -> Answer<'a, Option<Renewal>> {
         Box::pin(async move { Ok(self.seen(store.renew(lease, ttl).await?)) })
+    }
+
+    fn expel<'a>(&'a self, store: &'a S, lease: &'a Lease) -> Answer<'a, Option<Vec<NodeId>>> {
+        Box::pin(async move {
+            let expelled = self.seen(store.expel(lease).await?);
+            expelled.iter().flatten().for_each(|node| (self.pen)(Witnessed::Expelled(node.clone())));
+            Ok(expelled)
+        })
     }
 
     fn take<'a>(&'a self, store: &'a S, lease: &'a Lease, wanted: PartitionSet) -> Answer<'a, Option<Vec<Taken>>> {

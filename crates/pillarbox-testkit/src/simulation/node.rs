@@ -29,6 +29,9 @@ use crate::{
 pub(super) const HEARTBEAT: Duration = Duration::from_millis(200);
 pub(super) const LEASE: Duration = Duration::from_millis(700);
 
+/// Longer than a handler, and the settle after it, can take.
+const PATIENT: Duration = Duration::from_secs(10);
+
 /// The store of one node: what tells of it, on a layer that may be a mutant, at the end of a wire.
 pub(super) type NodeStore<L> = Wire<Layered<Layered<MemoryStore, L>, Witness<Told>>>;
 type Told = Box<dyn Fn(Witnessed) + Send + Sync>;
@@ -45,13 +48,14 @@ pub(super) struct Site {
 impl Site {
     fn wire<L: Layer<MemoryStore>>(&self, life: &Arc<Life>, layer: L) -> NodeStore<L> {
         let store = Layered::new(self.store.another_process(), layer);
-        let pen = Pen::new(&self.ledger, life.name());
+        let (pen, ledger) = (Pen::new(&self.ledger, life.name()), self.ledger.clone());
         let tell: Told = Box::new(move |seen| match seen {
             Witnessed::Took(partition, epoch) => pen.partition("took", partition.0, epoch.0, 0),
             Witnessed::Settled(partition, epoch, begun) => {
                 pen.partition("settled", partition.0, epoch.0, i64::try_from(begun).unwrap_or(i64::MAX));
             }
             Witnessed::Lapsed => pen.word("lapsed"),
+            Witnessed::Expelled(node) => ledger.word("lapsed", node.as_str()),
         });
         let witnessed = Layered::new(store, Witness::new(now, tell));
         Wire::new(witnessed, life.clone(), self.sky.clone())
@@ -75,6 +79,12 @@ impl<L: Layer<MemoryStore>> Node<L> {
         let (of, sky) = (life.clone(), site.sky.clone());
         let handle = move |delivery: Delivery| handler::handle(of.clone(), sky.clone(), delivery);
         let millis = Duration::from_millis;
+        let hasty = fastrand::bool();
+        if hasty {
+            // It does not wait for what is under way: what it gives up may be done again by others.
+            site.ledger.word("slow", life.name());
+        }
+        let graceful = if hasty { millis(fastrand::u64(..300)) } else { PATIENT };
         let outbox = Outbox::multi_node(site.wire(&life, layer))
             .handle(ROUTE, handle)
             .node_name(life.name())
@@ -96,7 +106,7 @@ impl<L: Layer<MemoryStore>> Node<L> {
             .settle_batch(fastrand::usize(1..12))
             .settle_linger(millis(fastrand::u64(..12)))
             .reservation_ttl(millis(fastrand::u64(10..500)))
-            .drain_timeout(millis(fastrand::u64(..300)))
+            .drain_timeout(graceful)
             .on_success(if fastrand::bool() { OnSuccess::Delete } else { OnSuccess::Keep })
             .sample_every(Duration::from_hours(1))
             .no_purge()

@@ -222,6 +222,9 @@ impl<S: ReadStore + 'static> ReadStore for Wire<S> {
             self.fail_before().await?;
             let weather = self.sky.weather();
             let slow = self.sky.strikes("slow settles", weather.slow_settle).then(|| SLOW.mul_f64(fastrand::f64()));
+            if let Some(pen) = self.life.pen().filter(|_| slow.is_some()) {
+                pen.word("slow");
+            }
             let late = self.sky.delay("late calls", weather.delay);
             let (store, life) = (self.store.clone(), self.life.clone());
             let (lease, batch) = (lease.clone(), batch.clone());

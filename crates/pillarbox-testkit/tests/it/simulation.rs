@@ -4,6 +4,7 @@
 
 use std::{
     env,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -64,7 +65,9 @@ fn fresh_schedules_hold_every_promise() {
     let begun = Instant::now();
     let mut tally = Tally::default();
     let mut seed = first;
+    let watch = Watch::start();
     while begun.elapsed() < limit {
+        watch.begin(seed);
         let outcome = run(seed);
         assert_well(&outcome);
         tally.add(&outcome);
@@ -72,6 +75,34 @@ fn fresh_schedules_hold_every_promise() {
     }
     println!("{tally}\nin {:?}, from seed {first} on", begun.elapsed());
     assert!(tally.committed > tally.schedules, "schedules in which nothing happens prove nothing: {tally}");
+}
+
+/// A schedule whose time stands still would never end, and nobody would know its seed.
+struct Watch(Arc<Mutex<(u64, Instant)>>);
+
+impl Watch {
+    const LONGEST: Duration = Duration::from_secs(45);
+
+    fn start() -> Self {
+        let now = Arc::new(Mutex::new((0, Instant::now())));
+        let watched = Arc::downgrade(&now);
+        std::thread::spawn(move || {
+            while let Some(now) = watched.upgrade() {
+                let (seed, begun) = *now.lock().unwrap();
+                if begun.elapsed() > Self::LONGEST {
+                    eprintln!("seed {seed} does not end: run it again with PILLARBOX_SIM_SEED={seed}");
+                    std::process::abort();
+                }
+                drop(now);
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        Self(now)
+    }
+
+    fn begin(&self, seed: u64) {
+        *self.0.lock().unwrap() = (seed, Instant::now());
+    }
 }
 
 /// What a seed stands for is the same every time.

@@ -165,6 +165,7 @@ impl Pen {
                 self.partition("settled", partition, epoch, i64::try_from(begun).unwrap_or(i64::MAX));
             }
             Witnessed::Lapsed => self.word("lapsed", "-", 0),
+            Witnessed::Expelled(node) => self.of_another("lapsed", node.as_str()),
         }
     }
 }
