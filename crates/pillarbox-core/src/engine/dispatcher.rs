@@ -148,9 +148,13 @@ impl Worker {
     async fn deliver(&self, job: Job, session: &CancellationToken, abort: &CancellationToken) {
         let shared = &self.shared;
         let delivery = job.delivery;
-        if self.serves == Serves::Suspects && (!self.start_suspect(&delivery).await || session.is_cancelled()) {
-            // Or its lease was lost while its start was counted: it is another's, or this node's under a new epoch.
-            return;
+        if self.serves == Serves::Suspects {
+            let started = self.start_suspect(&delivery).await && !session.is_cancelled();
+            // Its lease may have been lost while its start was counted, or its partition given up: it is another's now,
+            // or this node's under a new epoch.
+            if !started || !shared.flight.lock().is_running(&delivery) {
+                return;
+            }
         }
         let Some(handler) = shared.routes.find(delivery.event()) else {
             self.no_route(&delivery);

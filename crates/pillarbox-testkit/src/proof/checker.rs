@@ -208,8 +208,7 @@ impl Story {
                     // It may have been paused before: what ran through it is settled too late.
                     "paused" if of_node => Some(Cause::Paused),
                     "lapsed" if of_node && line.at >= first.at => Some(Cause::Lapsed),
-                    // Outcomes wait behind one that is under way since before them.
-                    "slow" if of_node => Some(Cause::Slow),
+                    "slow" if of_node && line.at >= first.at => Some(Cause::Slow),
                     "left" if of_node && line.at >= first.at => Some(Cause::Left),
                     "restarted" if line.at >= first.at => Some(Cause::Restarted),
                     "cut" if line.at >= first.at => Some(Cause::Cut),

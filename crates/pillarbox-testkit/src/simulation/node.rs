@@ -46,7 +46,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    fn wire<L: Layer<MemoryStore>>(&self, life: &Arc<Life>, layer: L) -> NodeStore<L> {
+    fn wire<L: Layer<MemoryStore>>(&self, life: &Arc<Life>, layer: L, hasty: bool) -> NodeStore<L> {
         let store = Layered::new(self.store.another_process(), layer);
         let (pen, ledger) = (Pen::new(&self.ledger, life.name()), self.ledger.clone());
         let tell: Told = Box::new(move |seen| match seen {
@@ -58,7 +58,7 @@ impl Site {
             Witnessed::Expelled(node) => ledger.word("lapsed", node.as_str()),
         });
         let witnessed = Layered::new(store, Witness::new(now, tell));
-        Wire::new(witnessed, life.clone(), self.sky.clone())
+        Wire::new(witnessed, life.clone(), self.sky.clone(), hasty)
     }
 }
 
@@ -80,12 +80,8 @@ impl<L: Layer<MemoryStore>> Node<L> {
         let handle = move |delivery: Delivery| handler::handle(of.clone(), sky.clone(), delivery);
         let millis = Duration::from_millis;
         let hasty = fastrand::bool();
-        if hasty {
-            // It does not wait for what is under way: what it gives up may be done again by others.
-            site.ledger.word("slow", life.name());
-        }
         let graceful = if hasty { millis(fastrand::u64(..300)) } else { PATIENT };
-        let outbox = Outbox::multi_node(site.wire(&life, layer))
+        let outbox = Outbox::multi_node(site.wire(&life, layer, hasty))
             .handle(ROUTE, handle)
             .node_name(life.name())
             .clock(Arc::new(TimerClock::new()))
@@ -200,7 +196,8 @@ impl<L: Layer<MemoryStore>> Node<L> {
 /// A process that only writes: it outlives all others.
 pub(super) async fn write_only<L: Layer<MemoryStore>>(site: &Site, layer: L) -> Option<JoinHandle<()>> {
     let life = Arc::new(Life::new("writer".into(), &site.ledger));
-    let outbox = Outbox::writer_only(site.wire(&life, layer)).clock(Arc::new(TimerClock::new())).start().await.ok()?;
+    let outbox =
+        Outbox::writer_only(site.wire(&life, layer, false)).clock(Arc::new(TimerClock::new())).start().await.ok()?;
     let (desk, sky) = (site.desk.clone(), site.sky.clone());
     Some(tokio::spawn(Writer { desk, life, sky, outbox }.run()))
 }

@@ -32,12 +32,14 @@ pub(super) struct Wire<S> {
     store: Arc<S>,
     life: Arc<Life>,
     sky: Arc<Sky>,
+    /// Whether its node waits for less than its handlers may take.
+    hasty: bool,
     joined: AtomicBool,
 }
 
 impl<S: Send + Sync> Wire<S> {
-    pub(super) fn new(store: S, life: Arc<Life>, sky: Arc<Sky>) -> Self {
-        Self { store: Arc::new(store), life, sky, joined: AtomicBool::new(false) }
+    pub(super) fn new(store: S, life: Arc<Life>, sky: Arc<Sky>, hasty: bool) -> Self {
+        Self { store: Arc::new(store), life, sky, hasty, joined: AtomicBool::new(false) }
     }
 
     fn around<'a, T: Send + 'a>(&'a self, run: Answer<'a, T>) -> Answer<'a, T> {
@@ -99,6 +101,10 @@ impl<S: Send + Sync> Wire<S> {
 
     /// Nothing runs here any more, or soon: what the next owner does again is because of that.
     fn leaves(&self) {
+        // It gives up what it has under way without waiting for it, and others may do it again.
+        if let Some(pen) = self.life.pen().filter(|_| self.hasty) {
+            pen.word("slow");
+        }
         if let Some(pen) = self.life.pen().filter(|_| self.life.is_leaving()) {
             pen.word("left");
         }
@@ -191,8 +197,13 @@ impl<S: OwnStore> OwnStore for Wire<S> {
 }
 
 impl<S: ReadStore + 'static> ReadStore for Wire<S> {
+    /// A page takes a moment, as on any database: a reader that asks again and again must not make time stand still.
     fn page<'a>(&'a self, scan: Scan<'a>, pick: &'a mut dyn Pick) -> Answer<'a, Page> {
-        self.around(self.store.page(scan, pick))
+        let page = self.around(self.store.page(scan, pick));
+        Box::pin(async move {
+            sleep(MOMENT).await;
+            page.await
+        })
     }
 
     fn due<'a>(&'a self, partitions: PartitionSet, limit: usize, pick: &'a mut dyn Pick) -> Answer<'a, Due> {
@@ -222,9 +233,6 @@ impl<S: ReadStore + 'static> ReadStore for Wire<S> {
             self.fail_before().await?;
             let weather = self.sky.weather();
             let slow = self.sky.strikes("slow settles", weather.slow_settle).then(|| SLOW.mul_f64(fastrand::f64()));
-            if let Some(pen) = self.life.pen().filter(|_| slow.is_some()) {
-                pen.word("slow");
-            }
             let late = self.sky.delay("late calls", weather.delay);
             let (store, life) = (self.store.clone(), self.life.clone());
             let (lease, batch) = (lease.clone(), batch.clone());
@@ -244,6 +252,9 @@ impl<S: ReadStore + 'static> ReadStore for Wire<S> {
         })
     }
 }
+
+/// The least that a page takes.
+const MOMENT: Duration = Duration::from_millis(1);
 
 /// Longer than a shutdown waits for it.
 const SLOW: Duration = Duration::from_secs(4);
