@@ -24,6 +24,9 @@ type StoreOf<S> = <<S as Site>::App as Application>::Store;
 /// Far longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
+/// How many lines of the processes' log a failed test shows.
+const LAST_WORDS: usize = 60;
+
 /// What stands in the outbox of events that nothing went wrong with: none of these.
 const BLEMISHED: &str = "select count(*) from outbox_event where attempts > 0 or status <> 'DONE'";
 
@@ -212,6 +215,14 @@ impl<S: Site> Stage<S> {
         owned.collect()
     }
 
+    /// Waits until only these are in the fleet: those that died are expelled.
+    pub fn until_alone(&self, nodes: &[&str]) {
+        wait("the dead to be expelled", || {
+            let fleet = self.fleet().nodes;
+            fleet.iter().all(|status| nodes.contains(&status.node.as_str())).then_some(())
+        });
+    }
+
     /// Every event is DONE, and no attempt was counted for any.
     pub fn assert_no_attempt_was_counted(&self) {
         assert_eq!(self.number(BLEMISHED), 0, "an attempt was counted, or an event is not DONE");
@@ -253,11 +264,14 @@ pub fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A test that fails tells what its processes said.
+/// A test that fails tells what its processes said at last: of a long story, no more than leaves its failure in sight.
 impl<S: Site> Drop for Stage<S> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("{}", self.log());
+            let log = self.log();
+            let lines: Vec<_> = log.lines().collect();
+            let (earlier, last) = lines.split_at(lines.len().saturating_sub(LAST_WORDS));
+            eprintln!("{} earlier lines of the processes, and their last:\n{}", earlier.len(), last.join("\n"));
         }
     }
 }
