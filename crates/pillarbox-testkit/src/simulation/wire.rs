@@ -199,11 +199,7 @@ impl<S: OwnStore> OwnStore for Wire<S> {
 impl<S: ReadStore + 'static> ReadStore for Wire<S> {
     /// A page takes a moment, as on any database: a reader that asks again and again must not make time stand still.
     fn page<'a>(&'a self, scan: Scan<'a>, pick: &'a mut dyn Pick) -> Answer<'a, Page> {
-        let page = self.around(self.store.page(scan, pick));
-        Box::pin(async move {
-            sleep(MOMENT).await;
-            page.await
-        })
+        self.around(self.store.page(scan, pick))
     }
 
     fn due<'a>(&'a self, partitions: PartitionSet, limit: usize, pick: &'a mut dyn Pick) -> Answer<'a, Due> {
@@ -252,9 +248,6 @@ impl<S: ReadStore + 'static> ReadStore for Wire<S> {
         })
     }
 }
-
-/// The least that a page takes.
-const MOMENT: Duration = Duration::from_millis(1);
 
 /// Longer than a shutdown waits for it.
 const SLOW: Duration = Duration::from_secs(4);

@@ -245,10 +245,8 @@ impl Lanes {
             let Some(lane) = self.by_key.get_mut(&key) else {
                 continue;
             };
-            // A busy lane would only park what is fetched, and there must be room for that.
-            let room = lane.state == State::Vacant || self.parked < self.capacity;
             match lane.beyond {
-                Some(beyond) if room && lane.is_dry(self.lane_capacity) => {
+                Some(beyond) if lane.is_dry(self.lane_capacity, self.parked < self.capacity) => {
                     fetches.push(Fetch { key, partition: lane.partition, from: beyond.from });
                 }
                 _ => lane.fetching = false,
@@ -295,7 +293,7 @@ impl Lanes {
             self.clearing.insert(key.clone(), lane.partition);
             lane.hold = None;
         }
-        if lane.is_dry(self.lane_capacity) {
+        if lane.is_dry(self.lane_capacity, self.parked < self.capacity) {
             if !lane.fetching {
                 lane.fetching = true;
                 self.dry.push_back(key.clone());
@@ -445,7 +443,7 @@ impl Lanes {
             if !lane.is_covered() {
                 self.uncovered.insert(key.clone());
             }
-            if lane.is_dry(self.lane_capacity) && !lane.fetching {
+            if lane.is_dry(self.lane_capacity, self.parked < self.capacity) && !lane.fetching {
                 lane.fetching = true;
                 self.dry.push_back(key.clone());
             }
@@ -459,10 +457,15 @@ impl Lane {
         Self { partition, state, parked: VecDeque::new(), beyond: None, hold: None, fetching: false }
     }
 
-    /// Whether followers should be fetched: some lie beyond, and few are parked.
-    fn is_dry(&self, capacity: usize) -> bool {
-        let flows = matches!(self.state, State::Busy(_) | State::Vacant);
-        flows && self.beyond.is_some() && self.parked.len() * 4 <= capacity
+    /// Whether followers should be fetched: some lie beyond, few are parked, and there is `room` to park more. A lane
+    /// that has nothing to do needs none: what is fetched is delivered.
+    fn is_dry(&self, capacity: usize, room: bool) -> bool {
+        let takes = match self.state {
+            State::Busy(_) => room,
+            State::Vacant => true,
+            State::Failing(_) | State::Dead(_) => false,
+        };
+        takes && self.beyond.is_some() && self.parked.len() * 4 <= capacity
     }
 
     fn is_held_as(&self, kind: HoldKind) -> bool {

@@ -744,3 +744,21 @@ fn followers_that_a_failed_head_sends_back_during_a_fetch_are_not_forgotten() {
     world.calm();
     assert_eq!(world.waiting(), []);
 }
+
+/// D15: found by the simulation. An open transaction keeps the position back, so each page meets the same followers
+/// again. With no room to park them, the reader must not take their lane for one to fetch: it would go round without end.
+#[test]
+fn a_lane_is_not_fetched_for_followers_that_no_room_is_left_for() {
+    let mut world = World::with(Settings { lane_capacity: 4, cold_capacity: 4, ..settings() });
+    world.play(&Step::Open(None));
+    (0..5).for_each(|_| world.play(&Step::Write(Some(0))));
+    (0..2).for_each(|_| world.play(&Step::Write(Some(1))));
+    // At last both heads are ready, four of the first key are parked, and the other of the second key lies beyond.
+    for _ in 0..5 {
+        [Step::Fetch, Step::Page(8)].iter().for_each(|step| world.play(step));
+    }
+    assert!(!world.flight.has_lanes_to_fetch());
+    world.play(&Step::Commit(0));
+    world.calm();
+    assert_eq!(world.waiting(), []);
+}
