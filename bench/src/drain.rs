@@ -81,7 +81,7 @@ impl<'a, D: Database> Drained<'a, D> {
         let counter = tally.clone();
         let outbox = Outbox::single_node(database.store().await?)
             .on_success(finish.on_success())
-            .handle(EVENT_TYPE, move |_: Delivery| {
+            .route(EVENT_TYPE, move |_: Delivery| {
                 counter.count(events);
                 async {}
             })

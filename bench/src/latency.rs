@@ -66,7 +66,7 @@ async fn round<D: Database>(database: &D, events: usize, rate: f64, keyed: bool)
     let arrivals = Arc::new(Arrivals::new(events));
     let seen = arrivals.clone();
     let outbox = Outbox::single_node(database.store().await?)
-        .handle(EVENT_TYPE, move |delivery: Delivery| {
+        .route(EVENT_TYPE, move |delivery: Delivery| {
             seen.arrived(delivery.event().payload().as_bytes(), now());
             async {}
         })

@@ -34,7 +34,7 @@ pub(crate) async fn run<B: Server>(bed: &B, sizes: &Sizes, report: &mut Report) 
     let counter = delivered.clone();
     let outbox = Outbox::single_node(database.store().await?)
         .on_success(Finish::Delete.on_success())
-        .handle(EVENT_TYPE, move |_: Delivery| {
+        .route(EVENT_TYPE, move |_: Delivery| {
             counter.fetch_add(1, Ordering::Relaxed);
             async {}
         })

@@ -47,7 +47,7 @@ pub(crate) async fn run<B: Backend>(bed: &B, sizes: &Sizes, report: &mut Report)
 /// Idles on an empty outbox, drains a full one, and prints the difference in MiB.
 pub(crate) async fn child<B: Backend>(idle: &str, full: &str, events: usize) -> Result<()> {
     let (idle, full) = (B::Database::at(idle), B::Database::at(full));
-    let outbox = Outbox::single_node(idle.store().await?).handle(EVENT_TYPE, |_: Delivery| async {}).start().await?;
+    let outbox = Outbox::single_node(idle.store().await?).route(EVENT_TYPE, |_: Delivery| async {}).start().await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let idle = resident()?;
     outbox.shutdown().await;

@@ -71,7 +71,7 @@ async fn rate_per_node<D: Database>(database: &D, count: usize, events: usize) -
             .heartbeat(BEAT)
             .rebalance_every(BEAT)
             .workers(WORKERS)
-            .handle(EVENT_TYPE, move |_: Delivery| {
+            .route(EVENT_TYPE, move |_: Delivery| {
                 let delivered = delivered.clone();
                 async move {
                     sleep(WORK).await;
@@ -265,7 +265,7 @@ pub(crate) async fn child<B: Backend>(address: &str) -> Result<()> {
         .heartbeat(BEAT)
         .rebalance_every(BEAT)
         .stale_after(STALE)
-        .handle(EVENT_TYPE, |delivery: Delivery| async move {
+        .route(EVENT_TYPE, |delivery: Delivery| async move {
             let payload = delivery.event().payload().as_bytes();
             let number = |at: usize| payload.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
             if let (Some(written), Some(key)) = (number(0), number(8)) {

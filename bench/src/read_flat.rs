@@ -42,7 +42,7 @@ impl<D: Database> Side<D> {
     /// Lets a node come and go, so that the position is Pillarbox's own, and adds a page.
     async fn prepare(database: D) -> Result<Self> {
         let store = database.store().await?;
-        let outbox = Outbox::single_node(store.clone()).handle(EVENT_TYPE, |_: Delivery| async {}).start().await?;
+        let outbox = Outbox::single_node(store.clone()).route(EVENT_TYPE, |_: Delivery| async {}).start().await?;
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         outbox.shutdown().await;
         let position = Position::at(Seq(database.mark().await?));

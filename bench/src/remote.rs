@@ -129,7 +129,7 @@ pub(crate) async fn child<B: Backend>(address: &str, events: usize) -> Result<()
     let outbox = {
         let (at, missing, all) = (at.clone(), missing, all.clone());
         Outbox::multi_node(database.store().await?)
-            .handle(EVENT_TYPE, move |delivery: Delivery| {
+            .route(EVENT_TYPE, move |delivery: Delivery| {
                 let now = now();
                 let number =
                     delivery.event().payload().as_bytes().first_chunk().map(|bytes| u64::from_le_bytes(*bytes));

@@ -43,7 +43,7 @@ statements!(AdminSql {
     replay: concat!(
         "update ",
         given!(),
-        " set status = 'NEW', attempts = 0, starts = 0, progress = null,
+        " set status = 'NEW', attempts = 0, starts = 0,
             last_error = null, done_at = null, available_at = {now} where status = 'DEAD'"
     ),
     discard: concat!("delete {event} from ", given!(), " where status = 'DEAD'"),

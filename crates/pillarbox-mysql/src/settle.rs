@@ -44,9 +44,9 @@ statements!(SettleSql {
     dying: "select seq from {event} force index (primary)
         where seq in ({list}) and status in ('NEW', 'RETRY') for update",
     dead: "update json_table(?, '$[*]' columns (n bigint path '$[0]', a bigint path '$[1]',
-            e mediumtext character set utf8mb4 path '$[2]')) as given straight_join {event} force index (primary) on seq = given.n
-        set status = 'DEAD', starts = 0, attempts = given.a, last_error = given.e, available_at = null,
-            done_at = {now}
+            e mediumtext character set utf8mb4 path '$[2]', p mediumtext character set utf8mb4 path '$[3]')) as given straight_join {event} force index (primary) on seq = given.n
+        set status = 'DEAD', starts = 0, attempts = given.a, last_error = given.e,
+            progress = coalesce(given.p, progress), available_at = null, done_at = {now}
         where status in ('NEW', 'RETRY')",
     /// By primary key.
     hold: "insert into {hold} (`partition`, name, kind, from_seq) values (?, ?, ?, ?)
@@ -68,6 +68,9 @@ statements!(SettleSql {
 /// Number, attempts, delay in microseconds, error, progress: as the statement reads them.
 type Retried<'a> = (i64, u32, i64, Option<&'a str>, Option<&'a str>);
 
+/// Number, attempts, error, progress.
+type Died<'a> = (i64, u32, &'a str, Option<&'a str>);
+
 /// The outcomes of a batch by kind.
 #[derive(Default)]
 struct Sorted<'a> {
@@ -75,7 +78,7 @@ struct Sorted<'a> {
     deleted: Vec<Seq>,
     interrupted: Vec<Seq>,
     retried: Vec<Retried<'a>>,
-    dead: Vec<(i64, u32, &'a str)>,
+    dead: Vec<Died<'a>>,
     holding: Vec<(Seq, Partition, &'a Key)>,
     stale: usize,
 }
@@ -208,8 +211,8 @@ fn sort<'a>(outcomes: &'a [Settlement], epochs: &[Option<i64>; Partition::COUNT]
             Change::Retry { attempts, after, error, progress } => {
                 sorted.retried.push((outcome.seq.0, *attempts, micros(*after), error.as_deref(), progress.as_deref()));
             }
-            Change::Dead { attempts, error, hold } => {
-                sorted.dead.push((outcome.seq.0, *attempts, error));
+            Change::Dead { attempts, error, progress, hold } => {
+                sorted.dead.push((outcome.seq.0, *attempts, error, progress.as_deref()));
                 if let (true, Some(key)) = (hold, &outcome.key) {
                     sorted.holding.push((outcome.seq, outcome.partition, key));
                 }

@@ -58,7 +58,7 @@ statements!(AdminSql {
         where kind = 'DEAD_HEAD' and status = 'DEAD' and {event}.partition = hold.partition and event_key = name
             and seq = any($1)
         order by from_seq for update of hold",
-    replay: "update {event} set status = 'NEW', attempts = 0, starts = 0, progress = null,
+    replay: "update {event} set status = 'NEW', attempts = 0, starts = 0,
             last_error = null, done_at = null, available_at = {now}
         where seq = any($1) and status = 'DEAD' returning seq",
     discard: "delete from {event} where seq = any($1) and status = 'DEAD' returning seq",

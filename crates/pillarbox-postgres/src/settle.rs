@@ -39,8 +39,8 @@ statements!(SettleSql {
             as given (seq, attempts, delay, error, progress)
         where {event}.seq = given.seq and status in ('NEW', 'RETRY')",
     dead: "update {event} set status = 'DEAD', starts = 0, attempts = given.attempts, last_error = given.error,
-            available_at = null, done_at = {now}
-        from unnest($1::bigint[], $2::integer[], $3::text[]) as given (seq, attempts, error)
+            progress = coalesce(given.progress, {event}.progress), available_at = null, done_at = {now}
+        from unnest($1::bigint[], $2::integer[], $3::text[], $4::text[]) as given (seq, attempts, error, progress)
         where {event}.seq = given.seq and status in ('NEW', 'RETRY')
         returning {event}.seq",
     /// By the holds' index.
@@ -88,6 +88,7 @@ struct Died<'a> {
     seqs: Vec<i64>,
     attempts: Vec<i32>,
     errors: Vec<&'a str>,
+    progress: Vec<Option<&'a str>>,
 }
 
 impl PostgresStore {
@@ -174,12 +175,12 @@ impl PostgresStore {
             let retry = self.query(&sql.retry).bind(seqs.as_slice()).bind(attempts.as_slice()).bind(delays.as_slice());
             retry.bind(errors.as_slice()).bind(progress.as_slice()).execute(&mut *tx).await?;
         }
-        let Died { seqs, attempts, errors } = &sorted.dead;
+        let Died { seqs, attempts, errors, progress } = &sorted.dead;
         if seqs.is_empty() {
             return Ok(());
         }
         let dead = self.query(&sql.dead).bind(seqs.as_slice()).bind(attempts.as_slice()).bind(errors.as_slice());
-        let died = dead.fetch_all(&mut *tx).await?;
+        let died = dead.bind(progress.as_slice()).fetch_all(&mut *tx).await?;
         let died = died.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
         // A row that was finished before is no head.
         for (seq, partition, key) in sorted.holding.iter().filter(|(seq, ..)| died.contains(&seq.0)) {
@@ -227,10 +228,11 @@ fn sort<'a>(outcomes: &'a [Settlement], stale: &[(i16, i64)]) -> Sorted<'a> {
                 retried.errors.push(error.as_deref());
                 retried.progress.push(progress.as_deref());
             }
-            Change::Dead { attempts, error, hold } => {
+            Change::Dead { attempts, error, progress, hold } => {
                 sorted.dead.seqs.push(outcome.seq.0);
                 sorted.dead.attempts.push(count(*attempts));
                 sorted.dead.errors.push(error);
+                sorted.dead.progress.push(progress.as_deref());
                 if let (true, Some(key)) = (hold, &outcome.key) {
                     sorted.holding.push((outcome.seq, outcome.partition, key));
                 }

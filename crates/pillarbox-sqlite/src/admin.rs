@@ -60,7 +60,7 @@ statements!(AdminSql {
     heads: "select from_seq from {hold} join {event} on seq = from_seq
         where kind = 'DEAD_HEAD' and status = 'DEAD' and {event}.partition = {hold}.partition and event_key = name
             and seq in (select value from json_each(?))",
-    replay: "update {event} not indexed set status = 'NEW', attempts = 0, starts = 0, progress = null,
+    replay: "update {event} not indexed set status = 'NEW', attempts = 0, starts = 0,
             last_error = null, done_at = null, available_at = {now}
         where seq in (select value from json_each(?)) and status = 'DEAD' returning seq",
     discard: "delete from {event} not indexed

@@ -161,7 +161,7 @@ async fn reads_cost_the_same_behind_200_000_finished_rows() {
     )
     .await;
     for (end, none) in [("a clean stop", &clean), ("a crash", &unclean)] {
-        let outbox = Outbox::single_node(open(&folder).await).node_name("n").handle("a", |_: Delivery| async {});
+        let outbox = Outbox::single_node(open(&folder).await).node_name("n").route("a", |_: Delivery| async {});
         let outbox = outbox.start().await.unwrap();
         let mut tx = outbox.begin().await.unwrap();
         tx.write(Event::builder("a").json(&1)).await.unwrap();

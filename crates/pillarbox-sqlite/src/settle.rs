@@ -30,7 +30,8 @@ statements!(SettleSql {
         from json_each(?) as given
         where seq = given.value ->> 0 and status in ('NEW', 'RETRY')",
     dead: "update {event} set status = 'DEAD', starts = 0, attempts = given.value ->> 1,
-            last_error = given.value ->> 2, available_at = null, done_at = {now}
+            last_error = given.value ->> 2, progress = coalesce(given.value ->> 3, progress),
+            available_at = null, done_at = {now}
         from json_each(?) as given
         where seq = given.value ->> 0 and status in ('NEW', 'RETRY')
         returning seq",
@@ -57,6 +58,9 @@ const RUNS: usize = 4;
 /// Number, attempts, delay in microseconds, error, progress: as the statement reads them.
 type Retried<'a> = (i64, u32, i64, Option<&'a str>, Option<&'a str>);
 
+/// Number, attempts, error, progress.
+type Died<'a> = (i64, u32, &'a str, Option<&'a str>);
+
 /// The outcomes of a batch by kind.
 #[derive(Default)]
 struct Sorted<'a> {
@@ -64,7 +68,7 @@ struct Sorted<'a> {
     deleted: Vec<Seq>,
     interrupted: Vec<Seq>,
     retried: Vec<Retried<'a>>,
-    dead: Vec<(i64, u32, &'a str)>,
+    dead: Vec<Died<'a>>,
     holding: Vec<(Seq, Partition, &'a Key)>,
     stale: usize,
 }
@@ -189,8 +193,8 @@ fn sort<'a>(outcomes: &'a [Settlement], epochs: &[Option<i64>]) -> Sorted<'a> {
             Change::Retry { attempts, after, error, progress } => {
                 sorted.retried.push((outcome.seq.0, *attempts, micros(*after), error.as_deref(), progress.as_deref()));
             }
-            Change::Dead { attempts, error, hold } => {
-                sorted.dead.push((outcome.seq.0, *attempts, error));
+            Change::Dead { attempts, error, progress, hold } => {
+                sorted.dead.push((outcome.seq.0, *attempts, error, progress.as_deref()));
                 if let (true, Some(key)) = (hold, &outcome.key) {
                     sorted.holding.push((outcome.seq, outcome.partition, key));
                 }

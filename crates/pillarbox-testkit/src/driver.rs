@@ -216,9 +216,9 @@ impl<D: Driver> Scene<D> {
         let driver = D::fresh().await;
         let probe = Probe::new();
         let outbox = Outbox::single_node(driver.store())
-            .handle("Placed", probe.handler())
-            .handle(("Order", "Placed"), probe.handler())
-            .handle((HOSTILE, "Placed"), probe.handler());
+            .route("Placed", probe.handler())
+            .route(("Order", "Placed"), probe.handler())
+            .route((HOSTILE, "Placed"), probe.handler());
         Self { outbox: outbox.start().await.expect("start"), probe, driver }
     }
 

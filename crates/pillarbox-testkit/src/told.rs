@@ -90,7 +90,7 @@ impl Write for Paper {
 pub async fn in_trouble<S: Store + TransactStore>(store: S, proxy: &Proxy) -> String {
     let log = Log::new();
     let outbox = Outbox::single_node(store)
-        .handle("Told", |_: Delivery| async { Ok::<_, io::Error>(()) })
+        .route("Told", |_: Delivery| async { Ok::<_, io::Error>(()) })
         .heartbeat_on(Heartbeat::SharedRuntime)
         .start()
         .await

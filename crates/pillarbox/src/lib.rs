@@ -10,26 +10,38 @@
 //! | `sqlite` | [`SqliteStore`], on a file of its own or your application's | yes |
 //! | `postgres` | `PostgresStore` | no |
 //! | `mysql` | `MySqlStore`, for MySQL and MariaDB | no |
+//! | `macros` | `derive(OutboxEvent)` and `#[handlers]` | yes |
+//! | `messagepack` | payloads in MessagePack | no |
+//! | `protobuf` | payloads in Protobuf, for types that `prost` knows | no |
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod any;
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use any::{AnyConnection, AnyOptions, AnyStore, AnyTransaction, Kind};
+#[doc(hidden)]
+pub use pillarbox_core::__private;
+#[cfg(feature = "messagepack")]
+pub use pillarbox_core::domain::MessagePack;
+#[cfg(feature = "protobuf")]
+pub use pillarbox_core::domain::protobuf;
 pub use pillarbox_core::{
     domain::{
-        AggregateType, Dedup, Delivery, Epoch, Event, EventBuilder, EventError, EventId, EventType, Failure,
-        HandlerError, Headers, Key, Outcome, Partition, Payload, Record, RetryPolicy, Route, Seq, Standing, Status,
-        Timestamp,
+        AggregateType, BoxError, Codec, CodecError, Codecs, Dedup, Delivery, Epoch, Event, EventBuilder, EventError,
+        EventId, EventType, Failure, Former, HandlerError, Headers, Json, Key, Outcome, OutboxEvent, Partition, Payload,
+        Policy, Reads, Record, RetryPolicy, Route, Seq, Standing, Status, Timestamp,
     },
     engine::{
-        Builder, Configured, Dead, Duplicate, Handler, HandlerExt, Heartbeat, Interceptor, IntoEvent, NoHook,
-        OnDeadHead, OnSuccess, Outbox, OutboxError, PurgeOptions, Receipt, Report, Transaction, WriteError, WriterHook,
-        mode, new_id,
+        Builder, Configured, Context, ContextProvider, Dead, Duplicate, EventFallback, EventHandler, Failed, Fallback,
+        Handle, Handler, HandlerExt, HandlerSet, Handlers, Heartbeat, Interceptor, IntoEvent, IntoHandlers,
+        IntoRegistration, Metadata, NoHook, OnDeadHead, OnSuccess, Outbox, OutboxError, PurgeOptions, Receipt,
+        Registration, Report, Set, Transaction, WriteError, WriterHook, handler, mode, new_id,
     },
     observe,
     port::{self, Actor, Fleet, Found, Listing, NodeStatus, PurgeScope, Query, Stats, StoreError, StoreErrorKind},
 };
+#[cfg(feature = "macros")]
+pub use pillarbox_macros::{OutboxEvent, handlers};
 #[cfg(feature = "mysql")]
 pub use pillarbox_mysql::{MySqlStore, Options as MySqlOptions};
 #[cfg(feature = "postgres")]
@@ -45,7 +57,11 @@ pub mod prelude {
     pub use crate::PostgresStore;
     #[cfg(feature = "sqlite")]
     pub use crate::SqliteStore;
-    pub use crate::{Delivery, Event, HandlerError, HandlerExt, Outbox, Outcome, RetryPolicy};
+    #[cfg(feature = "macros")]
+    pub use crate::handlers;
+    pub use crate::{
+        Delivery, Event, Failed, HandlerError, HandlerExt, Metadata, Outbox, OutboxEvent, Outcome, RetryPolicy, handler,
+    };
 }
 
 /// The snippets of README.md, as doctests.

@@ -19,7 +19,7 @@ async fn main() -> Result<(), Failure> {
 
     let (told, mut shipped) = mpsc::unbounded_channel();
     let outbox = Outbox::single_node(PostgresStore::open(&url)?)
-        .handle(("Order", "OrderPlaced"), move |delivery: Delivery| {
+        .route(("Order", "OrderPlaced"), move |delivery: Delivery| {
             let told = told.clone();
             async move {
                 let order: serde_json::Value = delivery.event().payload().to()?;

@@ -159,12 +159,12 @@ async fn start(database: &Database, ledger: &Arc<Ledger>) -> Result<Outbox<Sqlit
         .no_purge();
     for step in Step::ALL {
         let handlers = handlers.clone();
-        builder = builder.handle(Handlers::route(step), move |delivery: Delivery| {
+        builder = builder.route(Handlers::route(step), move |delivery: Delivery| {
             let outcome = handlers.order(step, &delivery);
             async move { outcome }
         });
     }
-    builder = builder.handle(("Newsletter", SIGNUP), move |delivery: Delivery| {
+    builder = builder.route(("Newsletter", SIGNUP), move |delivery: Delivery| {
         let outcome = handlers.signup(&delivery);
         async move { outcome }
     });

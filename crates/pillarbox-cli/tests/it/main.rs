@@ -269,7 +269,7 @@ async fn status_shows_what_waits_and_who_owns_what() {
     assert!(!path.exists(), "looking at a file that is missing does not make it");
 
     let store = SqliteStore::open(&url).await.unwrap();
-    let outbox = Outbox::single_node(store).node_name("till-1").handle("Paid", async |_: Delivery| {});
+    let outbox = Outbox::single_node(store).node_name("till-1").route("Paid", async |_: Delivery| {});
     let outbox = outbox.start().await.unwrap();
     let mut tx = outbox.begin().await.unwrap();
     for _ in 0..3 {
@@ -309,7 +309,7 @@ async fn status_shows_the_keys_that_are_blocked_and_why() {
     let url = format!("sqlite:{}", folder.path().join("a.db").display());
     let store = SqliteStore::open(&url).await.unwrap();
     let outbox = Outbox::single_node(store)
-        .handle("Paid", async |_: Delivery| Err::<(), _>(HandlerError::msg("the bank says no").permanent()))
+        .route("Paid", async |_: Delivery| Err::<(), _>(HandlerError::msg("the bank says no").permanent()))
         .start();
     let outbox = outbox.await.unwrap();
     let mut tx = outbox.begin().await.unwrap();

@@ -1,5 +1,7 @@
 //! What a handler is given.
 
+use std::sync::Arc;
+
 use super::{Epoch, Event, Key, Partition, Seq, Timestamp};
 
 /// An event as the store keeps it.
@@ -33,12 +35,19 @@ impl Record {
 pub struct Delivery {
     record: Record,
     epoch: Epoch,
+    handler: Option<Arc<str>>,
 }
 
 impl Delivery {
     /// The delivery of a record under an epoch of its partition.
     pub fn new(record: Record, epoch: Epoch) -> Self {
-        Self { record, epoch }
+        Self { record, epoch, handler: None }
+    }
+
+    /// The same, for a handler of this name.
+    #[must_use]
+    pub fn to(&self, handler: &Arc<str>) -> Self {
+        Self { handler: Some(handler.clone()), ..self.clone() }
     }
 
     /// The event.
@@ -64,6 +73,11 @@ impl Delivery {
     /// Whether an attempt has failed before.
     pub fn is_retry(&self) -> bool {
         self.record.attempts > 0
+    }
+
+    /// The name of the handler that it goes to; empty before it goes to one.
+    pub fn handler_id(&self) -> &str {
+        self.handler.as_deref().unwrap_or_default()
     }
 
     /// Raised whenever the event's partition changes hands: a store that keeps the highest token it has

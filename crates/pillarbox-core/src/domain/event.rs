@@ -233,6 +233,12 @@ impl EventBuilder {
         self
     }
 
+    /// Sets which thing it happened to alone.
+    pub fn aggregate_id(mut self, id: impl Into<Box<str>>) -> Self {
+        self.aggregate_id = Some(id.into());
+        self
+    }
+
     /// Sets the kind of thing alone.
     pub fn aggregate_type(mut self, aggregate_type: impl Into<AggregateType>) -> Self {
         self.aggregate_type = aggregate_type.into();
@@ -254,6 +260,13 @@ impl EventBuilder {
     /// Adds a header.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.set(name, value);
+        self
+    }
+
+    /// Adds an entry of the context: it comes before what the outbox's providers say, and reaches handlers and
+    /// fallbacks at every attempt.
+    pub fn context(mut self, name: impl AsRef<str>, value: impl Into<String>) -> Self {
+        self.headers.set_context(name.as_ref(), value);
         self
     }
 
@@ -284,6 +297,11 @@ impl EventBuilder {
     /// Replaces the payload, whatever was set before.
     pub fn payload(mut self, payload: Payload) -> Self {
         self.payload = vec![Ok(payload)];
+        self
+    }
+
+    pub(crate) fn try_payload(mut self, payload: Result<Payload, EventError>) -> Self {
+        self.payload = vec![payload];
         self
     }
 
@@ -422,6 +440,9 @@ pub enum EventError {
     /// The payload is not JSON, or could not be written as JSON.
     #[error("the payload is not JSON: {0}")]
     NotJson(String),
+    /// The payload could not be put into the format of its codec.
+    #[error("the payload can't be encoded: {0}")]
+    NotEncoded(String),
     /// Both ways to delay were used.
     #[error("the event has both available_at and deliver_after: set one of them")]
     TwoDelays,

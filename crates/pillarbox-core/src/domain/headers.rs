@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// What the names of the context's entries begin with: they are headers like all others, so that they travel with the
+/// event through every database and broker.
+const CONTEXT: &str = "context.";
+
 /// Names and values that accompany an event; sorted by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -28,6 +32,22 @@ impl Headers {
     /// Every name with its value, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// Sets an entry of the context.
+    pub fn set_context(&mut self, name: &str, value: impl Into<String>) {
+        self.0.insert(format!("{CONTEXT}{name}"), value.into());
+    }
+
+    /// The value of an entry of the context.
+    pub fn context(&self, name: &str) -> Option<&str> {
+        self.get(&format!("{CONTEXT}{name}"))
+    }
+
+    /// Every entry of the context with its value, by name.
+    pub fn contexts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let from = self.0.range(CONTEXT.to_owned()..);
+        from.map_while(|(name, value)| Some((name.strip_prefix(CONTEXT)?, value.as_str())))
     }
 
     /// How many there are.
@@ -63,6 +83,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn the_context_is_apart_from_other_headers() {
+        let mut headers = Headers::from_iter([("a", "1"), ("contexts", "2"), ("z", "3")]);
+        headers.set_context("user", "ann");
+        headers.set_context("request", "r-7");
+        assert_eq!(headers.contexts().collect::<Vec<_>>(), [("request", "r-7"), ("user", "ann")]);
+        assert_eq!((headers.context("user"), headers.context("a")), (Some("ann"), None));
+    }
 
     proptest! {
         #[test]

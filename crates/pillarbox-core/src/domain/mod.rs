@@ -3,6 +3,7 @@
 //! Everything here is synchronous and pure: the same input gives the same answer. The engine brings the
 //! time and the randomness, the ports bring the data.
 
+mod codec;
 mod delivery;
 mod event;
 mod headers;
@@ -15,8 +16,14 @@ mod retry;
 mod share;
 mod status;
 mod time;
+mod typed;
 mod verdict;
 
+#[cfg(feature = "messagepack")]
+pub use codec::MessagePack;
+#[cfg(feature = "protobuf")]
+pub use codec::protobuf;
+pub use codec::{Codec, CodecError, Codecs, Json, Reads};
 pub use delivery::{Delivery, Record};
 pub use event::{Dedup, Event, EventBuilder, EventError, limit};
 pub use headers::Headers;
@@ -25,11 +32,14 @@ pub use key::{AggregateType, EventType, Key, Route};
 pub use node::{Epoch, Incarnation, Lease, NodeId};
 pub use partition::{Partition, PartitionSet, murmur3_x86_32};
 pub use payload::{JSON, Payload};
-pub use retry::{Backoff, RetryPolicy};
+pub use retry::{Backoff, Policy, RetryPolicy};
 pub use share::{Load, Owners, Plan, Scales, Share, Sharer, Standing, share_out};
 pub use status::{Status, UnknownStatus};
 pub use time::Timestamp;
-pub use verdict::{Answer, ERROR_LIMIT, Failure, HandlerError, IntoAnswer, Outcome, Verdict, decide};
+pub use typed::{Former, OutboxEvent, SCHEMA_VERSION, text};
+pub use verdict::{
+    Answer, BoxError, ERROR_LIMIT, Failure, HandlerError, IntoAnswer, Outcome, Verdict, both, combine, decide,
+};
 
 /// The number that the database gave an event's row: the order of everything.
 ///

@@ -1,6 +1,8 @@
 //! How long to wait before the next attempt, and when to give up.
 
-use std::time::Duration;
+use std::{any::type_name, error::Error, fmt, sync::Arc, time::Duration};
+
+use super::{Failure, HandlerError, verdict::Retry};
 
 /// How the delay grows with the attempts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,6 +41,64 @@ pub struct RetryPolicy {
     max_delay: Duration,
     jitter: f64,
     max_attempts: u32,
+    only: Vec<Class>,
+    never: Vec<Class>,
+    own: Option<Own>,
+}
+
+/// A policy of one's own: when the next attempt is due after a failure, or that there is none.
+///
+/// It is asked after the lists of classes and before the number of attempts, and what it answers is taken as it is,
+/// without jitter. Errors that say themselves what is to be done are not brought before it.
+pub trait Policy: Send + Sync + 'static {
+    /// `failures` is how often the event has failed, this time included.
+    fn next(&self, failures: u32, failure: &Failure) -> Option<Duration>;
+}
+
+impl<F: Fn(u32, &Failure) -> Option<Duration> + Send + Sync + 'static> Policy for F {
+    fn next(&self, failures: u32, failure: &Failure) -> Option<Duration> {
+        self(failures, failure)
+    }
+}
+
+#[derive(Clone)]
+struct Own(Arc<dyn Policy>);
+
+impl PartialEq for Own {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Own")
+    }
+}
+
+/// The errors of a type.
+#[derive(Clone, Copy)]
+struct Class {
+    name: &'static str,
+    has: fn(&HandlerError) -> bool,
+}
+
+impl Class {
+    fn of<E: Error + 'static>() -> Self {
+        Self { name: type_name::<E>(), has: HandlerError::is::<E> }
+    }
+}
+
+impl PartialEq for Class {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl fmt::Debug for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
 }
 
 impl RetryPolicy {
@@ -63,7 +123,16 @@ impl RetryPolicy {
     }
 
     fn of(backoff: Backoff, base: Duration) -> Self {
-        Self { backoff, base, max_delay: Duration::from_mins(1).max(base), jitter: 0.5, max_attempts: 10 }
+        Self {
+            backoff,
+            base,
+            max_delay: Duration::from_mins(1).max(base),
+            jitter: 0.5,
+            max_attempts: 10,
+            only: Vec::new(),
+            never: Vec::new(),
+            own: None,
+        }
     }
 
     /// What the delay is multiplied with at every failure; makes the policy exponential.
@@ -92,6 +161,48 @@ impl RetryPolicy {
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
+    }
+
+    /// Tries again only after errors of this type, or of another that is named so. Panics and timeouts are not errors,
+    /// and are tried again all the same.
+    #[must_use]
+    pub fn retry_on<E: Error + 'static>(mut self) -> Self {
+        self.only.push(Class::of::<E>());
+        self
+    }
+
+    /// Does not try again after errors of this type, also where [`retry_on`](Self::retry_on) names it.
+    #[must_use]
+    pub fn never_on<E: Error + 'static>(mut self) -> Self {
+        self.never.push(Class::of::<E>());
+        self
+    }
+
+    /// A policy of one's own. How often at the most is still up to [`max_attempts`](Self::max_attempts).
+    pub fn by(policy: impl Policy) -> Self {
+        Self { own: Some(Own(Arc::new(policy))), ..Self::default() }
+    }
+
+    /// When the next attempt is due after this failure; `None` if it was the last. `failures` counts it.
+    pub fn next(&self, failures: u32, failure: &Failure, random: f64) -> Option<Duration> {
+        let wish = match failure {
+            Failure::Error(error) if !self.allows(error) => Retry::Never,
+            Failure::Error(error) => error.retry(),
+            Failure::Panic(_) | Failure::Timeout(_) => Retry::ByPolicy,
+            Failure::NoRoute(_) | Failure::Undecodable(_) | Failure::Payload(_) | Failure::Lethal(_) => Retry::Never,
+        };
+        match (wish, &self.own) {
+            (Retry::Never | Retry::Unread, _) => None,
+            _ if self.is_exhausted(failures) => None,
+            (Retry::After(delay), _) => Some(delay),
+            (Retry::ByPolicy, Some(own)) => own.0.next(failures, failure),
+            (Retry::ByPolicy, None) => Some(self.delay(failures, random)),
+        }
+    }
+
+    fn allows(&self, error: &HandlerError) -> bool {
+        let among = |classes: &[Class]| classes.iter().any(|class| (class.has)(error));
+        (self.only.is_empty() || among(&self.only)) && !among(&self.never)
     }
 
     /// The delay after this many failures. `random` in 0 to 1 picks the jitter.
@@ -185,6 +296,50 @@ mod tests {
         ] {
             assert!(policy.validate().unwrap_err().contains(word));
         }
+    }
+
+    fn failed(error: impl Error + Send + Sync + 'static) -> Failure {
+        Failure::Error(error.into())
+    }
+
+    #[test]
+    fn a_policy_looks_at_the_class_of_an_error_and_exclusion_wins() {
+        use std::{io, num::ParseIntError};
+        let number = || failed("x".parse::<i32>().unwrap_err());
+        let boxed = || failed(io::Error::other("x".parse::<i32>().unwrap_err()));
+        let other = || failed(fmt::Error);
+        let all = RetryPolicy::fixed(Duration::ZERO);
+        let only = all.clone().retry_on::<ParseIntError>();
+        let never = all.clone().never_on::<ParseIntError>();
+        let both = only.clone().never_on::<ParseIntError>();
+        let one_of_two = only.clone().retry_on::<fmt::Error>();
+        for (policy, expected) in [
+            (&all, [true, true, true]),
+            // A source counts as well.
+            (&only, [true, true, false]),
+            (&never, [false, false, true]),
+            (&both, [false, false, false]),
+            (&one_of_two, [true, true, true]),
+        ] {
+            let seen = [number(), boxed(), other()].map(|failure| policy.next(1, &failure, 0.5).is_some());
+            assert_eq!(seen, expected, "{policy:?}");
+        }
+        assert!(only.next(1, &Failure::Panic("oh".into()), 0.5).is_some());
+        assert!(only.next(1, &Failure::Timeout(Duration::ZERO), 0.5).is_some());
+    }
+
+    #[test]
+    fn a_policy_of_ones_own_decides_within_the_attempts() {
+        let policy = RetryPolicy::by(|failures: u32, failure: &Failure| {
+            let worth_it = !matches!(failure, Failure::Panic(_));
+            worth_it.then(|| Duration::from_secs(u64::from(failures) * 7))
+        });
+        let policy = policy.max_attempts(3);
+        assert_eq!(policy.next(2, &failed(fmt::Error), 0.1), Some(Duration::from_secs(14)));
+        assert_eq!(policy.next(3, &failed(fmt::Error), 0.1), None);
+        assert_eq!(policy.next(1, &Failure::Panic("oh".into()), 0.1), None);
+        let wish = Failure::Error(HandlerError::msg("busy").retry_after(Duration::from_secs(1)));
+        assert_eq!(policy.next(1, &wish, 0.1), Some(Duration::from_secs(1)));
     }
 
     fn policies() -> impl Strategy<Value = RetryPolicy> {

@@ -1,6 +1,6 @@
 //! From what a handler answered to what becomes of the event.
 
-use std::{any::type_name, error::Error, fmt, time::Duration};
+use std::{any::type_name, error::Error, fmt, sync::Arc, time::Duration};
 
 use super::RetryPolicy;
 
@@ -48,31 +48,39 @@ impl IntoAnswer for Outcome {
     }
 }
 
-impl<T: Into<Outcome>, E: Into<HandlerError>> IntoAnswer for Result<T, E> {
+/// Any error that converts into a box: those of the standard trait, `anyhow::Error`, `Box<dyn Error + Send + Sync>`,
+/// a `String`, and [`HandlerError`].
+impl<T: Into<Outcome>, E: Into<BoxError>> IntoAnswer for Result<T, E> {
     fn into_answer(self) -> Answer {
-        self.map(Into::into).map_err(Into::into)
+        self.map(Into::into).map_err(|error| HandlerError::from_box(error.into()))
     }
 }
 
+/// Any error, in a box.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
 /// Why a handler failed. Any error converts into one; its sources become part of the text.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct HandlerError {
     text: String,
     class: &'static str,
+    cause: Option<Arc<dyn Error + Send + Sync>>,
     retry: Retry,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Retry {
+pub(super) enum Retry {
     ByPolicy,
     After(Duration),
     Never,
+    /// Nor has the handler been called: its payload could not be read.
+    Unread,
 }
 
 impl HandlerError {
     /// An error of these words.
     pub fn msg(text: impl fmt::Display) -> Self {
-        Self { text: text.to_string(), class: "message", retry: Retry::ByPolicy }
+        Self { text: text.to_string(), class: "message", cause: None, retry: Retry::ByPolicy }
     }
 
     /// Asks for the next attempt after this time instead of the policy's. The attempt counts.
@@ -89,9 +97,49 @@ impl HandlerError {
         self
     }
 
+    /// Whether no further attempt can succeed.
+    pub fn is_permanent(&self) -> bool {
+        matches!(self.retry, Retry::Never | Retry::Unread)
+    }
+
     /// The type of the error it was made from.
     pub fn class(&self) -> &'static str {
         self.class
+    }
+
+    /// Whether it was made from an error of this type, or from one that has such a one among its sources.
+    pub fn is<E: Error + 'static>(&self) -> bool {
+        self.find::<E>().is_some()
+    }
+
+    /// The error of this type that it was made from.
+    pub fn find<E: Error + 'static>(&self) -> Option<&E> {
+        let mut cause: Option<&(dyn Error + 'static)> = self.cause.as_deref().map(|cause| cause as _);
+        while let Some(error) = cause {
+            if let Some(found) = error.downcast_ref() {
+                return Some(found);
+            }
+            cause = error.source();
+        }
+        None
+    }
+
+    /// The payload could not be read as what the handler takes.
+    pub(crate) fn undecodable(error: super::CodecError) -> Self {
+        Self { retry: Retry::Unread, ..error.into() }
+    }
+
+    pub(super) fn retry(&self) -> Retry {
+        self.retry
+    }
+
+    fn from_box(error: BoxError) -> Self {
+        match error.downcast::<Carried>() {
+            Ok(carried) => carried.0,
+            Err(error) => {
+                Self { text: in_full(&*error), class: "boxed", cause: Some(error.into()), retry: Retry::ByPolicy }
+            }
+        }
     }
 }
 
@@ -107,18 +155,52 @@ impl fmt::Debug for HandlerError {
     }
 }
 
-// Not an `Error` itself: that leaves room for this conversion of every other one.
-impl<E: Error> From<E> for HandlerError {
-    fn from(error: E) -> Self {
-        let mut text = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
-            source = cause.source();
-        }
-        Self { text, class: type_name::<E>(), retry: Retry::ByPolicy }
+/// The same words, of the same class, with the same wish.
+impl PartialEq for HandlerError {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.text, self.class, self.retry) == (&other.text, other.class, other.retry)
     }
+}
+
+impl Eq for HandlerError {}
+
+// Not an `Error` itself: that leaves room for this conversion of every other one.
+impl<E: Error + Send + Sync + 'static> From<E> for HandlerError {
+    fn from(error: E) -> Self {
+        let class = type_name::<E>();
+        Self { text: in_full(&error), class, cause: Some(Arc::new(error)), retry: Retry::ByPolicy }
+    }
+}
+
+/// So that `?` takes it into a box, and [`IntoAnswer`] takes it out again as it was.
+impl From<HandlerError> for BoxError {
+    fn from(error: HandlerError) -> Self {
+        Box::new(Carried(error))
+    }
+}
+
+/// A [`HandlerError`] in a box.
+#[derive(Debug)]
+struct Carried(HandlerError);
+
+impl fmt::Display for Carried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for Carried {}
+
+/// An error and what caused it.
+fn in_full(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
 }
 
 /// Why a delivery failed.
@@ -135,8 +217,30 @@ pub enum Failure {
     NoRoute(String),
     /// The stored row could not be read as an event.
     Undecodable(String),
+    /// The payload could not be read as the type that its handler takes.
+    Payload(String),
     /// It was started this often and ended its process each time.
     Lethal(u32),
+}
+
+/// What a handler answered as a failure of its delivery.
+impl From<HandlerError> for Failure {
+    fn from(error: HandlerError) -> Self {
+        match error.retry {
+            Retry::Unread => Self::Payload(error.text),
+            Retry::ByPolicy | Retry::After(_) | Retry::Never => Self::Error(error),
+        }
+    }
+}
+
+impl Failure {
+    /// Whether it uses up an attempt: a handler was called, and did not succeed.
+    pub fn counts(&self) -> bool {
+        match self {
+            Self::Error(_) | Self::Panic(_) | Self::Timeout(_) => true,
+            Self::NoRoute(_) | Self::Undecodable(_) | Self::Payload(_) | Self::Lethal(_) => false,
+        }
+    }
 }
 
 impl fmt::Display for Failure {
@@ -149,6 +253,12 @@ impl fmt::Display for Failure {
                 write!(f, "no handler is registered for the route {route}: register one and replay the event")
             }
             Self::Undecodable(reason) => write!(f, "the stored row can't be read as an event: {reason}"),
+            Self::Payload(reason) => {
+                write!(
+                    f,
+                    "the payload can't be read: {reason}; mend the handler's type or the payload, and replay the event"
+                )
+            }
             Self::Lethal(starts) => write!(
                 f,
                 "its delivery was started {starts} times, and each time the process ended before the handler did"
@@ -185,29 +295,53 @@ pub enum Verdict {
     },
 }
 
-/// The one place where an outcome becomes a verdict. `attempts` is the number of failures before this one,
+/// The one place where the result of a handler becomes a verdict. `attempts` is the number of failures before this one,
 /// `random` in 0 to 1 picks the jitter.
-pub fn decide(policy: &RetryPolicy, attempts: u32, result: Result<Outcome, Failure>, random: f64) -> Verdict {
+pub fn decide(policy: &RetryPolicy, attempts: u32, result: &Result<Outcome, Failure>, random: f64) -> Verdict {
     let failure = match result {
         Ok(Outcome::Done) => return Verdict::Done,
-        Ok(Outcome::RetryAfter(after)) => return Verdict::Defer { after },
+        Ok(Outcome::RetryAfter(after)) => return Verdict::Defer { after: *after },
         Err(failure) => failure,
     };
+    let attempts = if failure.counts() { attempts.saturating_add(1) } else { attempts };
     let error = shorten(failure.to_string());
-    let (attempts, retry) = match failure {
-        Failure::Error(error) => (attempts.saturating_add(1), error.retry),
-        Failure::Panic(_) | Failure::Timeout(_) => (attempts.saturating_add(1), Retry::ByPolicy),
-        Failure::NoRoute(_) | Failure::Undecodable(_) | Failure::Lethal(_) => (attempts, Retry::Never),
-    };
-    let after = match retry {
-        Retry::Never => return Verdict::Dead { attempts, error },
-        Retry::ByPolicy | Retry::After(_) if policy.is_exhausted(attempts) => {
-            return Verdict::Dead { attempts, error };
+    match policy.next(attempts, failure, random) {
+        Some(after) => Verdict::Retry { attempts, after, error },
+        None => Verdict::Dead { attempts, error },
+    }
+}
+
+/// The verdict on an event of which several handlers had a part. It is tried again as long as one of them may have
+/// another try, at the time of whoever is first; then it is given up if one of them was.
+pub fn combine(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
+    let mut verdicts = verdicts.into_iter();
+    let first = verdicts.next().unwrap_or(Verdict::Done);
+    verdicts.fold(first, |all, one| match (all, one) {
+        (Verdict::Retry { attempts: a, after: x, error: e }, Verdict::Retry { attempts: b, after: y, error: f }) => {
+            Verdict::Retry { attempts: a.max(b), after: x.min(y), error: both(&e, &f) }
         }
-        Retry::ByPolicy => policy.delay(attempts, random),
-        Retry::After(delay) => delay,
-    };
-    Verdict::Retry { attempts, after, error }
+        (Verdict::Retry { attempts: a, after, error: e }, Verdict::Dead { attempts: b, error: f })
+        | (Verdict::Dead { attempts: b, error: f }, Verdict::Retry { attempts: a, after, error: e }) => {
+            Verdict::Retry { attempts: a.max(b), after, error: both(&e, &f) }
+        }
+        (Verdict::Retry { attempts, after: x, error }, Verdict::Defer { after: y })
+        | (Verdict::Defer { after: x }, Verdict::Retry { attempts, after: y, error }) => {
+            Verdict::Retry { attempts, after: x.min(y), error }
+        }
+        // What was given up counts, and what was put off comes again.
+        (Verdict::Dead { attempts, error }, Verdict::Defer { after })
+        | (Verdict::Defer { after }, Verdict::Dead { attempts, error }) => Verdict::Retry { attempts, after, error },
+        (Verdict::Dead { attempts: a, error: e }, Verdict::Dead { attempts: b, error: f }) => {
+            Verdict::Dead { attempts: a.max(b), error: both(&e, &f) }
+        }
+        (Verdict::Defer { after: x }, Verdict::Defer { after: y }) => Verdict::Defer { after: x.min(y) },
+        (Verdict::Done, other) | (other, Verdict::Done) => other,
+    })
+}
+
+/// Two errors in one text.
+pub fn both(one: &str, other: &str) -> String {
+    shorten(format!("{one}; {other}"))
 }
 
 fn shorten(mut text: String) -> String {
@@ -254,15 +388,15 @@ mod tests {
             (0, Err(Failure::Error(boom().permanent())), dead(1)),
         ];
         for (attempts, result, verdict) in cases {
-            assert_eq!(decide(&policy(), attempts, result.clone(), 0.5), verdict, "{attempts} {result:?}");
+            assert_eq!(decide(&policy(), attempts, &result, 0.5), verdict, "{attempts} {result:?}");
         }
     }
 
     #[test]
     fn panics_and_timeouts_are_failures_like_any_other() {
         for failure in [Failure::Panic("oh".into()), Failure::Timeout(SECOND)] {
-            assert!(matches!(decide(&policy(), 0, Err(failure.clone()), 0.5), Verdict::Retry { attempts: 1, .. }));
-            assert!(matches!(decide(&policy(), 2, Err(failure), 0.5), Verdict::Dead { attempts: 3, .. }));
+            assert!(matches!(decide(&policy(), 0, &Err(failure.clone()), 0.5), Verdict::Retry { attempts: 1, .. }));
+            assert!(matches!(decide(&policy(), 2, &Err(failure), 0.5), Verdict::Dead { attempts: 3, .. }));
         }
     }
 
@@ -274,7 +408,7 @@ mod tests {
             (Failure::Lethal(3), "3 times"),
         ];
         for (failure, words) in cases {
-            match decide(&policy(), 0, Err(failure), 0.5) {
+            match decide(&policy(), 0, &Err(failure), 0.5) {
                 Verdict::Dead { attempts: 0, error } => assert!(error.contains(words), "{error}"),
                 other => panic!("{other:?}"),
             }

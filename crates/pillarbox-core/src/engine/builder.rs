@@ -3,8 +3,9 @@
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use super::{
+    context::{ContextProvider, Providers},
     error::OutboxError,
-    handler::{Handler, Routes},
+    handler::{EventFallback, Handler, Handlers, IntoHandlers, IntoRegistration, Registration, Routes, RoutesBuilder},
     hook::WriterHook,
     interceptor::Interceptor,
     node::Node,
@@ -14,7 +15,7 @@ use super::{
     writer::{KeyRule, Writer},
 };
 use crate::{
-    domain::{Key, NodeId, RetryPolicy, Route},
+    domain::{Codec, Codecs, Key, NodeId, RetryPolicy, Route},
     observe::Meters,
     port::{Clock, PurgeScope, Store, SystemClock},
 };
@@ -67,8 +68,10 @@ use mode::{Delivers, MultiNode, Ordered, SharesPartitions, SingleNode, WriterOnl
 pub struct Builder<S, M> {
     store: S,
     settings: Settings,
-    routes: Routes,
+    routes: RoutesBuilder,
     interceptors: Vec<Arc<dyn Interceptor>>,
+    codecs: Codecs,
+    providers: Providers,
     hooks: Vec<Arc<dyn WriterHook>>,
     key_rule: KeyRule,
     clock: Arc<dyn Clock>,
@@ -112,8 +115,10 @@ impl<S: Store, M> Builder<S, M> {
         Self {
             store,
             settings: Settings::default(),
-            routes: Routes::default(),
+            routes: RoutesBuilder::default(),
             interceptors: Vec::new(),
+            codecs: Codecs::default(),
+            providers: Providers::default(),
             hooks: Vec::new(),
             key_rule: KeyRule::default(),
             clock: Arc::new(SystemClock),
@@ -124,6 +129,26 @@ impl<S: Store, M> Builder<S, M> {
     /// Adds a hook that sees every batch that is written.
     pub fn hook(mut self, hook: impl WriterHook) -> Self {
         self.hooks.push(Arc::new(hook));
+        self
+    }
+
+    /// The format in which events are written that are types and have no codec of their own. Default: JSON. What is in
+    /// the table already is read by its content type.
+    pub fn codec(mut self, codec: impl Codec) -> Self {
+        self.codecs = Codecs::of(codec);
+        self
+    }
+
+    /// Reads payloads of this format too. JSON is always read, and MessagePack where the feature is on.
+    pub fn reads(mut self, codec: impl Codec) -> Self {
+        self.codecs = self.codecs.and(codec);
+        self
+    }
+
+    /// Adds to the context of every event that is written. Of two providers the later one wins; what the event is given
+    /// itself comes before both.
+    pub fn context(mut self, provider: impl ContextProvider) -> Self {
+        self.providers.add(provider);
         self
     }
 
@@ -145,7 +170,7 @@ impl<S: Store, M> Builder<S, M> {
         self
     }
 
-    async fn prepare(self) -> Result<Parts<S>, OutboxError> {
+    async fn prepare(self, routes: Routes) -> Result<Parts<S>, OutboxError> {
         self.settings.validate()?;
         if let KeyRule::Default(key) = &self.key_rule
             && (key.as_str().is_empty() || key.as_str().len() > crate::domain::limit::KEY)
@@ -166,9 +191,8 @@ impl<S: Store, M> Builder<S, M> {
         let node = NodeId::new(name.unwrap_or_else(|| format!("node-{}", super::new_id())));
         let meters = Meters::new(&self.settings.metrics_prefix);
         let dynamic: Arc<dyn Store> = store.clone();
-        let shared =
-            Arc::new(Shared::new(dynamic, self.settings, self.routes, self.interceptors, meters, self.clock, node));
-        let writer = Writer::new(shared.clone(), self.hooks, self.key_rule);
+        let shared = Arc::new(Shared::new(dynamic, self.settings, routes, self.interceptors, meters, self.clock, node));
+        let writer = Writer::new(shared.clone(), self.codecs, self.providers, self.hooks, self.key_rule);
         Ok(Parts { store, shared, writer })
     }
 }
@@ -180,10 +204,39 @@ struct Parts<S> {
 }
 
 impl<S: Store, M: Delivers> Builder<S, M> {
-    /// Delivers the events of a route to a handler. A route is an event type, or a pair of aggregate type
-    /// and event type, and has exactly one handler.
-    pub fn handle(mut self, route: impl Into<Route>, handler: impl Handler) -> Self {
-        self.routes.add(route.into(), Arc::new(handler));
+    /// Delivers events of a type to a handler: an async function or closure over it, alone or with
+    /// [`Metadata`](super::Metadata). [`handler`](super::handler()) gives it a name, a retry policy, a fallback.
+    ///
+    /// Several handlers may take the same type: each has its part, and after a failure only those are called again that
+    /// have not succeeded.
+    pub fn handle<K>(mut self, handler: impl IntoRegistration<K>) -> Self {
+        self.routes.add(handler.into_registration());
+        self
+    }
+
+    /// Adds the handlers and fallbacks that `#[handlers]` has made of a type's methods.
+    pub fn handlers(mut self, handlers: impl IntoHandlers) -> Self {
+        self.routes.extend(handlers.into_handlers());
+        self
+    }
+
+    /// Delivers the events of a route to a handler as they are. A route is an event type, or a pair of aggregate type
+    /// and event type, and has at most one such handler.
+    pub fn route(mut self, route: impl Into<Route>, handler: impl Handler) -> Self {
+        self.routes.add(Registration::raw(route.into(), handler));
+        self
+    }
+
+    /// Delivers every event to a handler, after those of its type.
+    pub fn handle_every(mut self, handler: impl Handler) -> Self {
+        self.routes.add(Registration::every(handler));
+        self
+    }
+
+    /// What runs when a handler of this type has failed for good, and has no fallback of its own: an async function or
+    /// closure over it, alone or with [`Failed`](super::Failed).
+    pub fn fallback<K: 'static>(mut self, fallback: impl EventFallback<K>) -> Self {
+        self.routes.extend(Handlers::new().fallback(fallback));
         self
     }
 
@@ -334,9 +387,9 @@ impl<S: Store, M: Delivers> Builder<S, M> {
     }
 
     /// Checks the settings, prepares the tables, joins and starts to deliver.
-    pub async fn start(self) -> Result<Outbox<S>, OutboxError> {
-        self.routes.validate()?;
-        let Parts { store, shared, writer } = self.prepare().await?;
+    pub async fn start(mut self) -> Result<Outbox<S>, OutboxError> {
+        let routes = std::mem::take(&mut self.routes).build(&self.codecs)?;
+        let Parts { store, shared, writer } = self.prepare(routes).await?;
         let node = Node::start(shared.clone()).await?;
         Ok(Outbox::assemble(store, writer, shared, node))
     }
@@ -400,7 +453,7 @@ impl<S: Store> Builder<S, WriterOnly> {
 
     /// Checks the settings and prepares the tables.
     pub async fn start(self) -> Result<Outbox<S>, OutboxError> {
-        let Parts { store, shared, writer } = self.prepare().await?;
+        let Parts { store, shared, writer } = self.prepare(Routes::default()).await?;
         let node = Node::writer_only(shared.clone());
         Ok(Outbox::assemble(store, writer, shared, node))
     }

@@ -3,7 +3,8 @@
 //! A worker never waits for the database on its way (suspects apart), and never sleeps while a queue has
 //! something for it. When the process dies:
 //! - before the handler runs: the event is delivered by the next owner;
-//! - while it runs, or before its outcome is durable: the event is delivered again. If it was the event that
+//! - while it runs, or before its outcome is durable: the event is delivered again, to each handler that the row does
+//!   not know to have had its part; also when the process died in a fallback, which then runs a second time. If it was the event that
 //!   killed the process, the next owner finds it among its suspects, starts it alone and counted, and makes
 //!   it DEAD when it has killed often enough.
 
@@ -19,12 +20,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     flight::{End, Job, Then},
-    handler::Handler,
+    handler::{Failed, Progress, Registered, Routes},
     settings::{OnDeadHead, OnSuccess},
     shared::Shared,
 };
 use crate::{
-    domain::{Delivery, Epoch, Failure, Outcome, RetryPolicy, Seq, Verdict, decide},
+    domain::{Delivery, Epoch, Failure, HandlerError, Outcome, Seq, Verdict, both, combine, decide},
     port::Change,
 };
 
@@ -36,6 +37,19 @@ pub struct Report {
     pub result: Result<Outcome, Failure>,
     /// How long the handler took.
     pub elapsed: Duration,
+}
+
+/// What becomes of an event, and what its row has to remember of its handlers.
+#[derive(Debug)]
+struct Judged {
+    verdict: Verdict,
+    progress: Option<Box<str>>,
+}
+
+impl Judged {
+    fn alone(verdict: Verdict) -> Self {
+        Self { verdict, progress: None }
+    }
 }
 
 /// Which queue a worker serves.
@@ -156,19 +170,20 @@ impl Worker {
                 return;
             }
         }
-        let Some(handler) = shared.routes.find(delivery.event()) else {
+        let handlers = shared.routes.find(delivery.event());
+        if handlers.is_empty() {
             self.no_route(&delivery);
             return;
-        };
+        }
         let begun = Instant::now();
         shared.meters.latency.record(begun.saturating_duration_since(job.written).as_secs_f64());
-        let result = {
-            let mut run = std::pin::pin!(self.run_handler(handler.as_ref(), &delivery));
+        let judged = {
+            let mut run = std::pin::pin!(self.run_handlers(handlers, &delivery));
             loop {
                 let evicted = shared.evicted.notified();
                 tokio::select! {
                     biased;
-                    result = &mut run => break Some(result),
+                    judged = &mut run => break Some(judged),
                     () = session.cancelled() => break None,
                     () = abort.cancelled() => break None,
                     () = evicted => if !shared.flight.lock().is_running(&delivery) {
@@ -177,22 +192,21 @@ impl Worker {
                 }
             }
         };
-        let Some(result) = result else {
+        let Some(judged) = judged else {
             let mut flight = shared.flight.lock();
             flight.interrupted(&delivery, self.serves == Serves::Suspects);
             return;
         };
         shared.meters.handler_time.record(begun.elapsed().as_secs_f64());
-        let policy = handler.retry().unwrap_or(&shared.settings.retry);
-        self.conclude(&delivery, result, policy);
+        self.conclude(&delivery, judged);
     }
 
-    /// Interceptors, the handler, its timeout and its panics: one result.
-    async fn run_handler(&self, handler: &dyn Handler, delivery: &Delivery) -> Result<Outcome, Failure> {
-        let limit = handler.timeout().unwrap_or(self.shared.settings.handler_timeout);
+    /// The interceptors, and between them the handlers.
+    async fn run_handlers(&self, handlers: &[Arc<Registered>], delivery: &Delivery) -> Judged {
         if self.shared.interceptors.is_empty() {
-            return guard(limit, || handler.handle(delivery.clone())).await;
+            return self.run_all(handlers, delivery).await.0;
         }
+        let limit = self.limit(&handlers[0]);
         let begun = Instant::now();
         let mut entered = 0;
         let mut refused = None;
@@ -203,9 +217,12 @@ impl Worker {
                 break;
             }
         }
-        let result = match refused {
-            Some(failure) => Err(failure),
-            None => guard(limit, || handler.handle(delivery.clone())).await,
+        let (judged, result) = match refused {
+            Some(failure) => {
+                let result = Err(failure);
+                (Judged::alone(self.decide(&handlers[0], delivery, &result)), result)
+            }
+            None => self.run_all(handlers, delivery).await,
         };
         let report = Report { result, elapsed: begun.elapsed() };
         for interceptor in self.shared.interceptors[..entered].iter().rev() {
@@ -213,7 +230,77 @@ impl Worker {
                 tracing::error!(event_id = %delivery.event().id(), error = %failure, "an interceptor failed after a delivery");
             }
         }
-        report.result
+        judged
+    }
+
+    /// Every handler that has not had its part, one after another: the failure of one keeps none of the others back.
+    async fn run_all(&self, handlers: &[Arc<Registered>], delivery: &Delivery) -> (Judged, Result<Outcome, Failure>) {
+        if let ([alone], None) = (handlers, &delivery.record().progress) {
+            let (verdict, result) = self.run_one(alone, delivery).await;
+            return (Judged::alone(verdict), result);
+        }
+        let mut progress = Progress::of(delivery.record());
+        let attempts = delivery.record().attempts;
+        let earlier = progress.errors().map(|error| Verdict::Dead { attempts, error: error.to_owned() });
+        let mut verdicts: Vec<_> = earlier.collect();
+        let mut outcome = Ok(Outcome::Done);
+        for registered in handlers {
+            if progress.has(&registered.id) {
+                continue;
+            }
+            let (verdict, result) = self.run_one(registered, delivery).await;
+            match &verdict {
+                Verdict::Done => progress.succeeded(&registered.id),
+                Verdict::Dead { error, .. } => progress.failed(&registered.id, error),
+                Verdict::Retry { .. } | Verdict::Defer { .. } => {}
+            }
+            verdicts.push(verdict);
+            if outcome == Ok(Outcome::Done) {
+                outcome = result;
+            }
+        }
+        (Judged { verdict: combine(verdicts), progress: progress.stored() }, outcome)
+    }
+
+    /// A handler, its timeout and its panics; and its fallback, when that was its last attempt.
+    async fn run_one(&self, registered: &Registered, delivery: &Delivery) -> (Verdict, Result<Outcome, Failure>) {
+        let limit = self.limit(registered);
+        let delivery = delivery.to(&registered.id);
+        let result = guard(limit, || registered.handler.handle(delivery.clone())).await;
+        let verdict = self.decide(registered, &delivery, &result);
+        match (verdict, result, &registered.fallback) {
+            (Verdict::Dead { attempts, error }, Err(failure), Some(fallback)) if failure.counts() => {
+                let failed = Failed::new(delivery.clone(), attempts, failure);
+                let id = delivery.event().id();
+                let answer = guard(limit, || fallback.handle(delivery, failed)).await;
+                let second = match answer {
+                    Ok(Outcome::Done) => {
+                        tracing::warn!(event_id = %id, handler = %registered.id, attempts, error, "the handler has failed for good, and its fallback took the event");
+                        return (Verdict::Done, Ok(Outcome::Done));
+                    }
+                    Ok(_) => Failure::Error(HandlerError::msg("a fallback can't ask for another try")),
+                    Err(failure) => failure,
+                };
+                let error = both(&error, &format!("then the fallback failed: {second}"));
+                (Verdict::Dead { attempts, error }, Err(second))
+            }
+            (verdict, result, _) => (verdict, result),
+        }
+    }
+
+    fn limit(&self, registered: &Registered) -> Duration {
+        registered.timeout.unwrap_or(self.shared.settings.handler_timeout)
+    }
+
+    fn decide(&self, registered: &Registered, delivery: &Delivery, result: &Result<Outcome, Failure>) -> Verdict {
+        let policy = registered.retry.as_ref().unwrap_or(&self.shared.settings.retry);
+        decide(policy, delivery.record().attempts, result, fastrand::f64())
+    }
+
+    /// What stands in the way of every handler: no policy has a say.
+    fn give_up(&self, delivery: &Delivery, failure: Failure) {
+        let verdict = decide(&self.shared.settings.retry, delivery.record().attempts, &Err(failure), fastrand::f64());
+        self.conclude(delivery, Judged::alone(verdict));
     }
 
     /// Counts the start of a suspect before its effect; `false` when it must not run.
@@ -221,7 +308,7 @@ impl Worker {
         let shared = &self.shared;
         let limit = shared.settings.max_starts;
         if delivery.record().starts >= limit {
-            self.conclude(delivery, Err(Failure::Lethal(delivery.record().starts)), &shared.settings.retry);
+            self.give_up(delivery, Failure::Lethal(delivery.record().starts));
             return false;
         }
         let lease = shared.flight.lock().owned.lease().cloned();
@@ -257,22 +344,22 @@ impl Worker {
     fn no_route(&self, delivery: &Delivery) {
         let shared = &self.shared;
         let route = delivery.event().route().to_string();
-        if shared.peer_routes.lock().contains(&route) {
+        if Routes::are_among(&shared.peer_routes.lock(), &route) {
             let after = shared.settings.route_grace;
             tracing::warn!(event_id = %delivery.event().id(), route, ?after, "no handler here, but another live node has one: the event is deferred");
             shared.meters.deferred.increment(1);
             self.put_back(delivery, after);
         } else {
-            self.conclude(delivery, Err(Failure::NoRoute(route)), &shared.settings.retry);
+            self.give_up(delivery, Failure::NoRoute(route));
         }
     }
 
-    /// From the result to the verdict, to the settler.
-    fn conclude(&self, delivery: &Delivery, result: Result<Outcome, Failure>, policy: &RetryPolicy) {
+    /// From the verdict to the settler.
+    fn conclude(&self, delivery: &Delivery, Judged { verdict, progress }: Judged) {
         let settings = &self.shared.settings;
         let meters = &self.shared.meters;
         let id = delivery.event().id();
-        let end = match decide(policy, delivery.record().attempts, result, fastrand::f64()) {
+        let end = match verdict {
             Verdict::Done => {
                 meters.delivered.increment(1);
                 let change = match settings.on_success {
@@ -284,14 +371,14 @@ impl Worker {
             Verdict::Retry { attempts, after, error } => {
                 meters.failed.increment(1);
                 tracing::warn!(event_id = %id, attempts, ?after, error, "the delivery failed and is tried again");
-                let change = Change::Retry { attempts, after, error: Some(error), progress: None };
+                let change = Change::Retry { attempts, after, error: Some(error), progress };
                 End { change, then: self.then_after_failure() }
             }
             Verdict::Defer { after } => {
                 meters.deferred.increment(1);
                 tracing::debug!(event_id = %id, ?after, "the delivery is deferred");
                 let attempts = delivery.record().attempts;
-                let change = Change::Retry { attempts, after, error: None, progress: None };
+                let change = Change::Retry { attempts, after, error: None, progress };
                 End { change, then: self.then_after_failure() }
             }
             Verdict::Dead { attempts, error } => {
@@ -299,7 +386,7 @@ impl Worker {
                 meters.dead.increment(1);
                 tracing::error!(event_id = %id, event_type = %delivery.event().event_type(), attempts, error, "the event is dead");
                 let hold = settings.on_dead_head == OnDeadHead::Hold;
-                let change = Change::Dead { attempts, error, hold };
+                let change = Change::Dead { attempts, error, progress, hold };
                 End { change, then: if hold { Then::Hold } else { Then::Next } }
             }
         };
@@ -322,14 +409,13 @@ impl Worker {
 }
 
 /// Runs user code: its errors, its panics (also while it makes its future) and its timeout are failures.
-async fn guard<T, E, F>(limit: Duration, make: impl FnOnce() -> F) -> Result<T, Failure>
+async fn guard<T, F>(limit: Duration, make: impl FnOnce() -> F) -> Result<T, Failure>
 where
-    F: Future<Output = Result<T, E>>,
-    E: Into<crate::domain::HandlerError>,
+    F: Future<Output = Result<T, HandlerError>>,
 {
     let guarded = AssertUnwindSafe(async { make().await }).catch_unwind();
     match timeout(limit, guarded).await {
-        Ok(Ok(answer)) => answer.map_err(|error| Failure::Error(error.into())),
+        Ok(Ok(answer)) => answer.map_err(Failure::from),
         Ok(Err(panic)) => Err(Failure::Panic(panic_text(&*panic))),
         Err(_) => Err(Failure::Timeout(limit)),
     }

@@ -14,12 +14,23 @@ pub enum OutboxError {
     Setting(String),
     /// There is nothing to deliver to.
     #[error(
-        "the outbox has no handler: register one with `handle`, or use `Outbox::writer_only` for a process that only writes"
+        "the outbox has no handler: register one with `handle` or `route`, or use `Outbox::writer_only` for a process that only writes"
     )]
     NoHandler,
     /// Two handlers claim one route.
     #[error("two handlers are registered for the route {0}: a route has exactly one")]
     DuplicateRoute(String),
+    /// Two handlers have one name.
+    #[error(
+        "two handlers are called {0:?}: name one of them, with `handler(...).id(\"...\")` or, on a raw handler, `with_id`"
+    )]
+    DuplicateHandler(String),
+    /// Two fallbacks for one type.
+    #[error("two fallbacks are registered for {0}: a type has one; a handler may have one of its own")]
+    DuplicateFallback(&'static str),
+    /// A fallback for what nobody takes.
+    #[error("a fallback is registered for {0}, and no handler takes that type: register one with `handle`")]
+    LoneFallback(&'static str),
     /// A thread for the lease could not be started.
     #[error("the thread that renews the lease could not be started: {0}")]
     Thread(String),

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `builder`, `settings` | the four presets and every setting |
 //! | `outbox`, `transaction`, `dead` | what a user holds in hand |
-//! | `writer`, `hook` | into the caller's transaction, and what is announced at its end |
+//! | `writer`, `hook`, `context` | into the caller's transaction, and what is announced at its end |
 //! | `ownership` | the node's lease and its partitions |
 //! | `reader` | finds what is due |
 //! | `flight` | the node's memory: what is in flight, lanes, queues |
@@ -26,6 +26,7 @@
 
 mod backoff;
 mod builder;
+mod context;
 mod dead;
 mod dedup;
 mod dispatcher;
@@ -47,11 +48,15 @@ mod upkeep;
 mod writer;
 
 pub use builder::{Builder, mode};
+pub use context::{Context, ContextProvider};
 pub use dead::Dead;
 pub use dedup::Duplicate;
 pub use dispatcher::Report;
 pub use error::{OutboxError, WriteError};
-pub use handler::{Configured, Handler, HandlerExt};
+pub use handler::{
+    Configured, EventFallback, EventHandler, Failed, Fallback, Handle, Handler, HandlerExt, HandlerSet, Handlers, IntoHandlers, IntoRegistration,
+    Metadata, Registration, Set, handler,
+};
 pub use hook::{NoHook, WriterHook};
 pub use ids::new_id;
 pub use interceptor::Interceptor;

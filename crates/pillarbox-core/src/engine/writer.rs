@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
+    context::Providers,
     dedup::{Duplicate, Sorted, keep_first},
     error::WriteError,
     flight::Job,
@@ -17,34 +18,44 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    domain::{Delivery, Event, EventBuilder, EventError, EventId, Key, Partition, PartitionSet, Record, Seq},
+    domain::{
+        Codecs, Delivery, Event, EventBuilder, EventError, EventId, Key, OutboxEvent, Partition, PartitionSet, Record,
+        Seq,
+    },
     port::{NewRow, WriteStore},
 };
 
-/// What can be written: an event, or a builder that becomes one.
+/// What can be written: an event as a type of one's own, an [`Event`], or a builder that becomes one.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an event",
-    note = "write an `Event`, or the builder that `Event::builder(..)` gives"
+    note = "write a reference to a type that derives `OutboxEvent`, as in `tx.write(&placed)`",
+    note = "or an `Event`, or the builder that `Event::builder(..)` and `placed.to_event()` give"
 )]
 pub trait IntoEvent {
-    /// The event.
-    fn into_event(self) -> Result<Event, EventError>;
+    /// The event; what is a type is encoded by the outbox's codec.
+    fn into_event(self, codecs: &Codecs) -> Result<Event, EventError>;
+}
+
+impl<E: OutboxEvent> IntoEvent for &E {
+    fn into_event(self, codecs: &Codecs) -> Result<Event, EventError> {
+        self.to_event_by(codecs).build()
+    }
 }
 
 impl IntoEvent for Event {
-    fn into_event(self) -> Result<Event, EventError> {
+    fn into_event(self, _codecs: &Codecs) -> Result<Event, EventError> {
         Ok(self)
     }
 }
 
 impl IntoEvent for &Event {
-    fn into_event(self) -> Result<Event, EventError> {
+    fn into_event(self, _codecs: &Codecs) -> Result<Event, EventError> {
         Ok(self.clone())
     }
 }
 
 impl IntoEvent for EventBuilder {
-    fn into_event(self) -> Result<Event, EventError> {
+    fn into_event(self, _codecs: &Codecs) -> Result<Event, EventError> {
         self.build()
     }
 }
@@ -63,13 +74,21 @@ pub(crate) enum KeyRule {
 
 pub(crate) struct Writer {
     shared: Arc<Shared>,
+    codecs: Codecs,
+    providers: Providers,
     hooks: Vec<Arc<dyn WriterHook>>,
     key_rule: KeyRule,
 }
 
 impl Writer {
-    pub(crate) fn new(shared: Arc<Shared>, hooks: Vec<Arc<dyn WriterHook>>, key_rule: KeyRule) -> Self {
-        Self { shared, hooks, key_rule }
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        codecs: Codecs,
+        providers: Providers,
+        hooks: Vec<Arc<dyn WriterHook>>,
+        key_rule: KeyRule,
+    ) -> Self {
+        Self { shared, codecs, providers, hooks, key_rule }
     }
 
     /// Inserts a batch into the transaction, as one statement or a few.
@@ -82,7 +101,9 @@ impl Writer {
     where
         S: WriteStore<Tx> + ?Sized,
     {
-        let mut batch = events.into_iter().map(IntoEvent::into_event).collect::<Result<Vec<_>, _>>()?;
+        let events = events.into_iter().map(|event| event.into_event(&self.codecs));
+        let mut batch = events.collect::<Result<Vec<_>, _>>()?;
+        self.providers.apply(&mut batch)?;
         for hook in &self.hooks {
             hook.before_write(&mut batch).map_err(WriteError::Hook)?;
         }

@@ -159,7 +159,7 @@ pub trait AdminStore: Send + Sync {
     /// How many events match.
     fn count<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<u64, StoreError>>;
 
-    /// Makes DEAD events due now: NEW, attempts 0, starts 0, progress and error cleared. A key that one of
+    /// Makes DEAD events due now: NEW, attempts 0, starts 0, the error cleared and the progress kept. A key that one of
     /// them holds stays held until it is settled. Others are left alone.
     fn replay<'a>(&'a self, seqs: &'a [Seq], actor: &'a Actor) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>>;
 

@@ -213,6 +213,8 @@ pub enum Change {
         attempts: u32,
         /// The error.
         error: String,
+        /// Handlers that have succeeded, or failed for good; `None` keeps the former value.
+        progress: Option<Box<str>>,
         /// Holds the key in the same transaction.
         hold: bool,
     },

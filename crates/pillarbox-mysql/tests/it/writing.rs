@@ -66,7 +66,7 @@ async fn large_events_are_written_in_several_statements(server: Shared) {
 
 async fn an_outbox_has_four_connections_beside_its_pool(server: Shared) {
     let outbox = Outbox::new(server).await;
-    let engine = Engine::multi_node(outbox.another().await).handle("a", |_: Delivery| async {}).start().await.unwrap();
+    let engine = Engine::multi_node(outbox.another().await).route("a", |_: Delivery| async {}).start().await.unwrap();
     for n in 0..50 {
         let mut tx = engine.begin().await.unwrap();
         let event = Event::builder("a").json(&n);

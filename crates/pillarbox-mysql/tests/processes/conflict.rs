@@ -32,7 +32,7 @@ impl Bank {
         store.pool().execute(sqlx::raw_sql(accounts)).await.unwrap();
         let (sender, delivered) = unbounded_channel();
         let outbox = Outbox::single_node(store)
-            .handle("Moved", move |delivery: Delivery| {
+            .route("Moved", move |delivery: Delivery| {
                 let sender = sender.clone();
                 async move { sender.send(delivery.event().id().to_string()) }
             })

@@ -32,7 +32,7 @@ async fn a_settle_of_purged_rows_that_is_held_up_stalls_no_writer() {
         let mut holder = store.pool().begin().await.unwrap();
         let lock = sqlx::query("select seq from outbox_event where seq = ? for update").bind(seqs[0].0);
         lock.execute(&mut *holder).await.unwrap();
-        let dead = Change::Dead { attempts: 1, error: "no".into(), hold: false };
+        let dead = Change::Dead { attempts: 1, error: "no".into(), progress: None, hold: false };
         let mut outcomes = vec![outcome(seqs[0], epoch, dead)];
         outcomes.extend(seqs[1..].iter().map(|seq| outcome(*seq, epoch, change.clone())));
         let settling = tokio::spawn({
@@ -66,7 +66,7 @@ async fn writers_go_on_while_what_is_settled_is_purged() {
     let store = MySqlStore::open(database.url()).await.unwrap();
     let purge = PurgeOptions { scope: PurgeScope::ByAge(Duration::ZERO), batch: 50, every: Duration::from_millis(10) };
     let node = Outbox::single_node(store)
-        .handle("Placed", |_: Delivery| async { Ok::<_, std::io::Error>(()) })
+        .route("Placed", |_: Delivery| async { Ok::<_, std::io::Error>(()) })
         .on_success(OnSuccess::Delete)
         .purge(purge)
         .start()

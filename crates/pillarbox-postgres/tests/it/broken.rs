@@ -218,7 +218,7 @@ async fn a_user_who_holds_every_pooled_connection_does_not_starve_the_renewal() 
     let lease = Duration::from_secs(2);
     let (deliver, mut delivered) = tokio::sync::mpsc::unbounded_channel();
     let engine = pillarbox_core::Outbox::multi_node(PostgresStore::from_pool(pool).unwrap())
-        .handle("a", move |delivery: pillarbox_core::Delivery| {
+        .route("a", move |delivery: pillarbox_core::Delivery| {
             let _ = deliver.send(delivery.seq());
             async {}
         })

@@ -16,7 +16,7 @@ use tokio::{
 
 async fn start<S: Store + TransactStore>(store: S) -> (Outbox<S>, UnboundedReceiver<String>) {
     let (sender, delivered) = unbounded_channel();
-    let builder = Outbox::single_node(store).handle("Placed", move |delivery: Delivery| {
+    let builder = Outbox::single_node(store).route("Placed", move |delivery: Delivery| {
         let sender = sender.clone();
         async move { sender.send(delivery.event().id().to_string()) }
     });

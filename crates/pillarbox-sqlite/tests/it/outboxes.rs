@@ -20,7 +20,7 @@ async fn start(store: SqliteStore) -> (Outbox<SqliteStore>, Seen) {
         notes.lock().unwrap().push(text);
         async {}
     };
-    (Outbox::single_node(store).handle("a", handler).start().await.unwrap(), seen)
+    (Outbox::single_node(store).route("a", handler).start().await.unwrap(), seen)
 }
 
 async fn write(outbox: &Outbox<SqliteStore>, text: &str) {
@@ -182,7 +182,7 @@ async fn a_transaction_open_past_the_lease_costs_the_lease_and_no_event() {
         async {}
     };
     let store = SqliteStore::open(path.to_str().unwrap()).await.unwrap();
-    let outbox = Outbox::single_node(store).lease(Duration::from_millis(600)).handle("a", handler);
+    let outbox = Outbox::single_node(store).lease(Duration::from_millis(600)).route("a", handler);
     let outbox = outbox.start().await.unwrap();
     let mut tx = outbox.begin().await.unwrap();
     tx.write(Event::builder("a").json("hot")).await.unwrap();
@@ -210,7 +210,7 @@ async fn a_read_only_database_says_so_and_keeps_its_events() {
     write(&writer, "kept").await;
 
     let read_only = SqliteStore::open(format!("sqlite:{path}?mode=ro")).await.unwrap();
-    let refused = Outbox::single_node(read_only).handle("a", |_: Delivery| async {}).start().await.unwrap_err();
+    let refused = Outbox::single_node(read_only).route("a", |_: Delivery| async {}).start().await.unwrap_err();
     let words = format!("{refused:?}");
     assert!(words.contains("Rejected") && words.contains("make its file and its folder writable"), "{words}");
 

@@ -118,5 +118,5 @@ pub(crate) async fn settle(store: &SqliteStore, lease: &Lease, outcomes: Vec<Set
 }
 
 pub(crate) fn dead(hold: bool) -> Change {
-    Change::Dead { attempts: 3, error: "Boom".into(), hold }
+    Change::Dead { attempts: 3, error: "Boom".into(), progress: None, hold }
 }

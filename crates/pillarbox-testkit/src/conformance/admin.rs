@@ -94,7 +94,7 @@ pub async fn events_are_found_by_text_in_payload_or_error<B: Backend>() {
             Event::builder("C").json(&"else"),
         ])
         .await;
-    let failed = Change::Dead { attempts: 1, error: "Connection REFUSED by order-service".to_owned(), hold: false };
+    let failed = Change::Dead { attempts: 1, error: "Connection REFUSED by order-service".to_owned(), progress: None, hold: false };
     scene.settle_one(&owner, seqs[2], failed).await;
     let by_text = async |text: &str| list(&scene, &query(|q| q.text = Some(text.to_owned()))).await;
     assert_eq!(by_text("order").await, [seqs[0], seqs[2]]);
@@ -150,7 +150,7 @@ pub async fn a_replayed_event_is_due_now_as_if_new<B: Backend>() {
     assert_eq!((found.status, found.attempts), (Status::New, 0));
     assert_eq!((found.last_error, found.done_at), (None, None));
     let record = scene.record(seq).await;
-    assert_eq!((record.attempts, record.starts, record.progress), (0, 0, None));
+    assert_eq!((record.attempts, record.starts, record.progress.as_deref()), (0, 0, Some("mail")));
     assert_eq!(scene.due_seqs().await, [seq], "found by its due time, wherever the position is");
     assert!(scene.fresh().await.is_empty(), "and in no other way");
     scene.settle_one(&owner, seq, Change::Done).await;

@@ -105,7 +105,7 @@ pub async fn panics_and_hanging_handlers_are_failures_and_the_workers_live_on<B:
         .single()
         .await
         .workers(1)
-        .handle("Hangs", hang.with_timeout(Duration::from_millis(20)))
+        .route("Hangs", hang.with_timeout(Duration::from_millis(20)))
         .start()
         .await
         .expect("start");
@@ -129,8 +129,8 @@ pub async fn a_handlers_own_policy_goes_first<B: Backend>() {
     let outbox = stage
         .single()
         .await
-        .handle("Own", fails.with_retry(RetryPolicy::never()))
-        .handle("Builders", fails)
+        .route("Own", fails.with_retry(RetryPolicy::never()))
+        .route("Builders", fails)
         .start()
         .await
         .expect("start");
@@ -391,7 +391,7 @@ pub async fn an_ordered_outbox_wants_keys<B: Backend>() {
 
     let stage = Stage::<B>::new().await;
     let strict =
-        Outbox::ordered(stage.backend.second_handle().await).handle(ROUTE, stage.probe.handler()).retry(quick());
+        Outbox::ordered(stage.backend.second_handle().await).route(ROUTE, stage.probe.handler()).retry(quick());
     let strict = strict.start().await.expect("start");
     let mut tx = strict.begin().await.expect("begin");
     let refused = tx.write(event()).await;
@@ -401,7 +401,7 @@ pub async fn an_ordered_outbox_wants_keys<B: Backend>() {
 
     let kind = Outbox::ordered(stage.backend.second_handle().await)
         .default_key("all")
-        .handle(ROUTE, stage.probe.handler())
+        .route(ROUTE, stage.probe.handler())
         .start()
         .await
         .expect("start");

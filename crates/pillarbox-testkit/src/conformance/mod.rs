@@ -41,6 +41,7 @@ pub mod admin;
 pub mod deliver;
 pub mod fence;
 pub mod find;
+pub mod handlers;
 pub mod hold;
 pub mod nodes;
 pub mod order;
@@ -251,6 +252,17 @@ macro_rules! conformance {
             an_ordered_outbox_wants_keys,
             each_of_many_events_is_delivered_exactly_once,
             a_second_event_with_a_dedup_key_is_told_apart_and_not_delivered,
+        );
+        $crate::conformance!(@group $backend, handlers:
+            a_typed_handler_is_given_its_event_and_all_that_is_known_of_it,
+            handlers_of_the_type_run_first_and_each_as_registered,
+            a_retry_runs_only_the_handlers_that_have_not_succeeded,
+            a_replay_runs_only_the_handlers_that_have_not_succeeded,
+            a_fallback_runs_once_and_its_success_is_the_end,
+            a_fallback_that_fails_leaves_the_event_dead_with_both_errors,
+            a_payload_that_can_not_be_read_is_dead_and_blocks_nobody,
+            an_older_schema_is_read_as_the_newer_type,
+            a_raw_handler_has_a_fallback_and_an_id_of_its_own,
         );
         $crate::conformance!(@group $backend, order:
             keys_run_side_by_side_and_each_in_order,

@@ -180,7 +180,7 @@ pub async fn a_handler_that_blocks_does_not_starve_the_renewal<B: Backend>() {
     let (unblock, blocked) = std::sync::mpsc::channel::<()>();
     let blocked = std::sync::Mutex::new(blocked);
     let lease = Duration::from_secs(2);
-    let outbox = stage.node().await.node_name("blocked").stale_after(lease).handle("Blocks", move |_: Delivery| {
+    let outbox = stage.node().await.node_name("blocked").stale_after(lease).route("Blocks", move |_: Delivery| {
         let ended = blocked.lock().expect("one at a time").recv();
         async move { ended.map_err(|error| HandlerError::msg(error.to_string())) }
     });
@@ -287,7 +287,7 @@ pub async fn an_event_whose_route_only_another_node_has_is_deferred<B: Backend>(
     let grace = Duration::from_millis(50);
     let old = stage.node().await.route_grace(grace).start().await.expect("start");
     let new =
-        stage.node().await.route_grace(grace).handle("Novel", stage.probe.handler()).start().await.expect("start");
+        stage.node().await.route_grace(grace).route("Novel", stage.probe.handler()).start().await.expect("start");
     // Both know of each other.
     until("even shares", || old.partitions_owned() == 128 && new.partitions_owned() == 128).await;
     let of = |n: usize| pillarbox_core::Event::builder("Novel").key(format!("k{n}")).json(&n);
@@ -314,7 +314,7 @@ pub async fn an_event_that_kills_its_process_is_dead_and_its_neighbours_are_not<
         let gate = stage.probe.stop(Which::of_key("poison"), 1);
         let store = stage.backend.second_handle().await;
         let victim = Outbox::single_node(store)
-            .handle(ROUTE, stage.probe.handler())
+            .route(ROUTE, stage.probe.handler())
             .retry(quick())
             .lease(Duration::from_millis(600))
             .heartbeat_on(Heartbeat::SharedRuntime)

@@ -76,7 +76,7 @@ pub(super) fn seqs(rows: &[Row]) -> Vec<Seq> {
 }
 
 pub(super) fn dead(hold: bool) -> Change {
-    Change::Dead { attempts: 3, error: "boom".to_owned(), hold }
+    Change::Dead { attempts: 3, error: "boom".to_owned(), progress: None, hold }
 }
 
 pub(super) fn retry(after: Duration) -> Change {

@@ -83,7 +83,7 @@ pub async fn the_longest_error_is_kept<B: Backend>() {
     let owner = scene.owner().await;
     let seq = scene.write_one(event()).await;
     let error = "🦀".repeat(ERROR_LIMIT);
-    let change = Change::Dead { attempts: 1, error: error.clone(), hold: false };
+    let change = Change::Dead { attempts: 1, error: error.clone(), progress: None, hold: false };
     scene.settle_one(&owner, seq, change).await;
     assert!(scene.found(seq).await.last_error == Some(error), "the error was changed");
 }
@@ -137,7 +137,7 @@ pub async fn a_late_outcome_changes_nothing_that_is_finished<B: Backend>() {
     }
     scene.settle_one(&owner, written[0], Change::Done).await;
     scene.settle_one(&owner, written[1], Change::Delete).await;
-    let other_error = Change::Dead { attempts: 9, error: "the first word".to_owned(), hold: false };
+    let other_error = Change::Dead { attempts: 9, error: "the first word".to_owned(), progress: None, hold: false };
     scene.settle_one(&owner, written[2], other_error).await;
     let before = scene.all().await;
     for outcome in outcomes {
@@ -192,7 +192,7 @@ pub async fn a_large_mixed_batch_is_settled_in_one_go<B: Backend>() {
             error: Some(format!("error of {at}")),
             progress: None,
         },
-        _ => Change::Dead { attempts: 1, error: format!("error of {at}"), hold: false },
+        _ => Change::Dead { attempts: 1, error: format!("error of {at}"), progress: None, hold: false },
     };
     let outcomes = written.iter().enumerate().map(|(at, seq)| Settlement {
         seq: *seq,

@@ -28,7 +28,7 @@ impl<B: Backend> Stage<B> {
     /// An outbox as one process would have it.
     pub(super) async fn single(&self) -> Builder<B::Store, mode::SingleNode> {
         Outbox::single_node(self.backend.second_handle().await)
-            .handle(ROUTE, self.probe.handler())
+            .route(ROUTE, self.probe.handler())
             .retry(quick())
             .sample_every(Duration::from_hours(1))
     }
@@ -36,7 +36,7 @@ impl<B: Backend> Stage<B> {
     /// One of several nodes, with times that suit a test.
     pub(super) async fn node(&self) -> Builder<B::Store, mode::MultiNode> {
         Outbox::multi_node(self.backend.second_handle().await)
-            .handle(ROUTE, self.probe.handler())
+            .route(ROUTE, self.probe.handler())
             .retry(quick())
             .heartbeat(Duration::from_millis(100))
             .rebalance_every(Duration::from_millis(100))

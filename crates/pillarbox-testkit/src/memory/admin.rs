@@ -141,7 +141,6 @@ impl AdminStore for MemoryStore {
                         row.status = Status::New;
                         row.attempts = 0;
                         row.starts = 0;
-                        row.progress = None;
                         row.last_error = None;
                         row.done_at = None;
                         row.available_at = Some(now);

@@ -104,13 +104,16 @@ impl Tables {
                     }
                 });
             }
-            Change::Dead { attempts, error, hold } => {
+            Change::Dead { attempts, error, progress, hold } => {
                 self.update(seq, |row| {
                     row.status = Status::Dead;
                     row.attempts = *attempts;
                     row.starts = 0;
                     row.done_at = Some(now);
                     row.last_error = Some(error.clone());
+                    if progress.is_some() {
+                        row.progress.clone_from(progress);
+                    }
                 });
                 if let (true, Some(key)) = (*hold, key) {
                     self.hold_by_head(partition, key, seq);

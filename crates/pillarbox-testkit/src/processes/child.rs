@@ -154,7 +154,7 @@ impl Task {
         let stale = Stale::install();
         let task = self.clone();
         let mut builder = builder
-            .handle(ROUTE, move |delivery: Delivery| {
+            .route(ROUTE, move |delivery: Delivery| {
                 let task = task.clone();
                 async move { task.deliver(delivery).await }
             })

@@ -82,7 +82,7 @@ impl<L: Layer<MemoryStore>> Node<L> {
         let hasty = fastrand::bool();
         let graceful = if hasty { millis(fastrand::u64(..300)) } else { PATIENT };
         let outbox = Outbox::multi_node(site.wire(&life, layer, hasty))
-            .handle(ROUTE, handle)
+            .route(ROUTE, handle)
             .node_name(life.name())
             .clock(Arc::new(TimerClock::new()))
             .heartbeat_on(Heartbeat::SharedRuntime)

@@ -125,7 +125,7 @@ async fn actions_are_recorded_with_their_actor() {
     let mut tx = store.begin().await.unwrap();
     let seqs = store.insert(&mut tx, &[row(event())]).await.unwrap();
     store.commit(tx).await.unwrap();
-    let change = Change::Dead { attempts: 1, error: "boom".to_owned(), hold: true };
+    let change = Change::Dead { attempts: 1, error: "boom".to_owned(), progress: None, hold: true };
     store.settle(&lease, &batch(&seqs, taken[0].epoch, &change)).await.unwrap();
     let actor = Actor::new("ada").because("mended");
     assert_eq!(store.replay(&seqs, &actor).await.unwrap(), seqs);

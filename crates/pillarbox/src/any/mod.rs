@@ -23,7 +23,7 @@ pub use transaction::{AnyConnection, AnyTransaction};
 /// # let folder = tempfile::tempdir()?;
 /// # let url = format!("sqlite:{}", folder.path().join("shop.db").display());
 /// let store = AnyStore::open(&url).await?; // or postgres://..., mysql://..., mariadb://...
-/// let outbox = Outbox::single_node(store).handle("OrderPlaced", |_: Delivery| async {}).start().await?;
+/// let outbox = Outbox::single_node(store).route("OrderPlaced", |_: Delivery| async {}).start().await?;
 /// let mut tx = outbox.begin().await?;
 /// if let Some(sqlite) = tx.sqlite() {
 ///     sqlx::query("create table orders (id integer)").execute(sqlite).await?;

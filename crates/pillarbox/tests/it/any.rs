@@ -11,7 +11,7 @@ async fn an_outbox_works_on_the_store_of_its_url() {
     store.migrate().await.unwrap();
     let (sender, mut delivered) = tokio::sync::mpsc::unbounded_channel();
     let outbox = Outbox::single_node(store)
-        .handle("Paid", move |delivery: Delivery| {
+        .route("Paid", move |delivery: Delivery| {
             let sender = sender.clone();
             async move { sender.send(delivery.event().id()).unwrap() }
         })

@@ -61,7 +61,7 @@ impl Flight {
                     if key.as_ref().is_none_or(|key| self.lanes.place_broken(key, seq, partition, hold, now)) {
                         let error = Failure::Undecodable(reason).to_string();
                         placed.broken.push((seq, error.clone()));
-                        let change = Change::Dead { attempts: 0, error, hold };
+                        let change = Change::Dead { attempts: 0, error, progress: None, hold };
                         self.entries.insert(seq, Entry { partition, epoch, state: State::Unsettled });
                         self.busy[usize::from(partition.0)] += 1;
                         self.outcomes.push(Settlement { seq, partition, epoch, key, change });

@@ -274,7 +274,7 @@ impl World {
                 self.answer(*which, change, Then::Fail);
             }
             Step::Dead(which) => {
-                let change = Change::Dead { attempts: 1, error: "dead".into(), hold: true };
+                let change = Change::Dead { attempts: 1, error: "dead".into(), progress: None, hold: true };
                 self.answer(*which, change, Then::Hold);
             }
             Step::BeginSettle => {

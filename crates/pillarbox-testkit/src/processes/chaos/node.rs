@@ -63,7 +63,7 @@ impl Task {
             .rebalance_every(beat)
             .stale_after(self.millis("lease").unwrap_or(Duration::from_secs(3)))
             .node_name(self.text("name"))
-            .handle(ROUTE, move |delivery: Delivery| {
+            .route(ROUTE, move |delivery: Delivery| {
                 let (task, random) = (task.clone(), random.clone());
                 async move { task.serve(delivery, &random).await }
             })

@@ -236,8 +236,8 @@ async fn a_node_that_stays_saturated_while_another_idles_gives_partitions_away()
     let stage = Stage::new();
     let slow = |_| async { tokio::time::sleep(Duration::from_millis(100)).await };
     let fast = |_| async {};
-    let slow = stage.node().handle("Work", slow).workers(2).node_name("slow").start().await.unwrap();
-    let fast = stage.another_process().node().handle("Work", fast).node_name("fast").start().await.unwrap();
+    let slow = stage.node().route("Work", slow).workers(2).node_name("slow").start().await.unwrap();
+    let fast = stage.another_process().node().route("Work", fast).node_name("fast").start().await.unwrap();
     until("even shares", || (slow.partitions_owned(), fast.partitions_owned()) == (128, 128)).await;
     let (begun, mut given) = (Instant::now(), None);
     let mut owned = Vec::new();
@@ -271,7 +271,7 @@ async fn a_node_that_stays_saturated_while_another_idles_gives_partitions_away()
 async fn a_saturated_node_gives_nothing_to_one_that_lacks_its_routes() {
     let stage = Stage::new();
     let slow = |_| async { tokio::time::sleep(Duration::from_millis(100)).await };
-    let able = stage.node().handle("Work", slow).workers(2).node_name("able").start().await.unwrap();
+    let able = stage.node().route("Work", slow).workers(2).node_name("able").start().await.unwrap();
     let idle = stage.another_process().node().node_name("idle").start().await.unwrap();
     until("even shares", || (able.partitions_owned(), idle.partitions_owned()) == (128, 128)).await;
     // The lower half stays with who was there first.

@@ -53,7 +53,7 @@ impl Stage {
 
     fn single(&self) -> Builder<Store, mode::SingleNode> {
         Outbox::single_node(self.store.clone())
-            .handle(ROUTE, self.probe.handler())
+            .route(ROUTE, self.probe.handler())
             .retry(quick())
             .heartbeat_on(Heartbeat::SharedRuntime)
             .sample_every(HOUR)
@@ -61,7 +61,7 @@ impl Stage {
 
     fn node(&self) -> Builder<Store, mode::MultiNode> {
         Outbox::multi_node(self.store.clone())
-            .handle(ROUTE, self.probe.handler())
+            .route(ROUTE, self.probe.handler())
             .retry(quick())
             .heartbeat_on(Heartbeat::SharedRuntime)
             .sample_every(HOUR)

@@ -255,7 +255,7 @@ async fn a_hundred_thousand_events_are_a_hundred_thousand_deliveries() {
             std::future::ready(())
         }
     };
-    let outbox = Outbox::single_node(store.clone()).handle(ROUTE, handler).lease(Duration::from_mins(1));
+    let outbox = Outbox::single_node(store.clone()).route(ROUTE, handler).lease(Duration::from_mins(1));
     let outbox = outbox.start().await.unwrap();
     let cold = Outbox::writer_only(store.another_process()).start().await.unwrap();
     let writers: Vec<_> = (0..WRITERS)

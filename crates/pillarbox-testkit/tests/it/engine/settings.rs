@@ -116,10 +116,10 @@ async fn an_outbox_without_a_handler_does_not_start() {
 #[tokio::test]
 async fn a_second_handler_of_a_route_is_refused() {
     let stage = Stage::new();
-    let refused = stage.single().handle(ROUTE, |_: Delivery| async {}).start().await.unwrap_err();
+    let refused = stage.single().route(ROUTE, |_: Delivery| async {}).start().await.unwrap_err();
     assert!(matches!(refused, OutboxError::DuplicateRoute(_)));
     assert!(refused.to_string().contains(ROUTE), "{refused}");
-    assert!(stage.single().handle((String::from("Order"), ROUTE), |_: Delivery| async {}).start().await.is_ok());
+    assert!(stage.single().route((String::from("Order"), ROUTE), |_: Delivery| async {}).start().await.is_ok());
 }
 
 /// B1: `ordered` refuses events without a key, or gives all of them one.
@@ -127,7 +127,7 @@ async fn a_second_handler_of_a_route_is_refused() {
 async fn ordered_refuses_events_without_a_key_or_gives_them_one() {
     let stage = Stage::new();
     let ordered = || {
-        let builder = Outbox::ordered(stage.store.clone()).handle(ROUTE, stage.probe.handler());
+        let builder = Outbox::ordered(stage.store.clone()).route(ROUTE, stage.probe.handler());
         builder.heartbeat_on(Heartbeat::SharedRuntime)
     };
     let strict = ordered().start().await.unwrap();

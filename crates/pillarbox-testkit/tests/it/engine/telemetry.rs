@@ -238,7 +238,7 @@ async fn histograms_measure_the_wait_and_the_handler() {
     stage.write_cold([Stage::slow()]).await;
     pass(Duration::from_secs(10)).await;
     let slow = |_| async { tokio::time::sleep(Duration::from_secs(2)).await };
-    let outbox = stage.single().handle("Slow", slow).start().await.unwrap();
+    let outbox = stage.single().route("Slow", slow).start().await.unwrap();
     stage.until_count(Status::Done, 1).await;
     let mut look = meter.look();
     let mut seconds = |name: &str| match look.remove(&format!("pillarbox_{name}")) {

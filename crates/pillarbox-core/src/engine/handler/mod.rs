@@ -1,0 +1,141 @@
+//! Handlers: what a user registers, and which event goes to which.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | here | raw handlers, over a [`Delivery`] |
+//! | `typed` | handlers over an event's type, and its [`Metadata`] |
+//! | `fallback` | what runs when a handler has failed for good |
+//! | `registration` | a handler with its id and settings, as the builder is given it |
+//! | `routes` | the handlers of each route, in order |
+//! | `progress` | which of them have had their part |
+
+mod fallback;
+mod progress;
+mod registration;
+mod routes;
+mod typed;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+pub use fallback::{EventFallback, Failed, Fallback};
+use futures_util::FutureExt;
+pub(crate) use progress::Progress;
+pub use registration::{Configured, HandlerSet, Handlers, IntoHandlers, IntoRegistration, Registration, handler};
+pub(crate) use routes::{Registered, Routes, RoutesBuilder};
+pub use typed::{EventHandler, Handle, Metadata};
+
+use crate::{
+    domain::{Answer, Delivery, IntoAnswer, RetryPolicy},
+    port::BoxFuture,
+};
+
+/// Takes deliveries as they are. Every async closure over a [`Delivery`] is one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a handler of deliveries",
+    note = "a raw handler is an async closure such as `|delivery: Delivery| async move {{ ... }}`, or a type that implements `Handler`",
+    note = "a handler over an event's own type is registered by `.handle(...)`, without a route"
+)]
+pub trait Handler: Send + Sync + 'static {
+    /// Deals with one delivery. May be dropped at any await: when it takes too long, when the node loses
+    /// its lease, and when the outbox is shut down.
+    fn handle(&self, delivery: Delivery) -> BoxFuture<'_, Answer>;
+
+    /// The retry policy for this handler's events, before the outbox's.
+    fn retry(&self) -> Option<&RetryPolicy> {
+        None
+    }
+
+    /// How long it may take, before the outbox's limit.
+    fn timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Its name, where the path of its type should not be it. It stands in the table while an event has succeeded with
+    /// some of its handlers: a handler of a new name is run again.
+    fn id(&self) -> Option<&str> {
+        None
+    }
+
+    /// What runs when it has failed for good.
+    fn fallback(&self) -> Option<Arc<dyn Fallback>> {
+        None
+    }
+}
+
+impl<F, Fut> Handler for F
+where
+    F: Fn(Delivery) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output: IntoAnswer> + Send + 'static,
+{
+    fn handle(&self, delivery: Delivery) -> BoxFuture<'_, Answer> {
+        Box::pin(self(delivery).map(IntoAnswer::into_answer))
+    }
+}
+
+/// Gives a raw handler settings of its own.
+pub trait HandlerExt: Handler + Sized {
+    /// Retries by this policy, whatever the outbox's is.
+    fn with_retry(self, policy: RetryPolicy) -> Set<Self> {
+        Set { retry: Some(policy), ..Set::new(self) }
+    }
+
+    /// May take this long, whatever the outbox allows.
+    fn with_timeout(self, timeout: Duration) -> Set<Self> {
+        Set { timeout: Some(timeout), ..Set::new(self) }
+    }
+
+    /// Has this name.
+    fn with_id(self, id: impl Into<String>) -> Set<Self> {
+        Set { id: Some(id.into()), ..Set::new(self) }
+    }
+
+    /// Is followed by this when it has failed for good.
+    fn with_fallback(self, fallback: impl Fallback) -> Set<Self> {
+        Set { fallback: Some(Arc::new(fallback)), ..Set::new(self) }
+    }
+}
+
+impl<H: Handler> HandlerExt for H {}
+
+/// A raw handler with settings of its own.
+pub struct Set<H> {
+    inner: H,
+    retry: Option<RetryPolicy>,
+    timeout: Option<Duration>,
+    id: Option<String>,
+    fallback: Option<Arc<dyn Fallback>>,
+}
+
+impl<H> Set<H> {
+    fn new(inner: H) -> Self {
+        Self { inner, retry: None, timeout: None, id: None, fallback: None }
+    }
+}
+
+impl<H: Handler> Handler for Set<H> {
+    fn handle(&self, delivery: Delivery) -> BoxFuture<'_, Answer> {
+        self.inner.handle(delivery)
+    }
+
+    fn retry(&self) -> Option<&RetryPolicy> {
+        self.retry.as_ref().or_else(|| self.inner.retry())
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.timeout.or_else(|| self.inner.timeout())
+    }
+
+    fn id(&self) -> Option<&str> {
+        self.id.as_deref().or_else(|| self.inner.id())
+    }
+
+    fn fallback(&self) -> Option<Arc<dyn Fallback>> {
+        self.fallback.clone().or_else(|| self.inner.fallback())
+    }
+}
+
+impl<H> std::fmt::Debug for Set<H> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Set").field("id", &self.id).field("retry", &self.retry).finish_non_exhaustive()
+    }
+}

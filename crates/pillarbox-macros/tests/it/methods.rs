@@ -1,0 +1,113 @@
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use pillarbox_core::{
+    Metadata, Outbox, OutboxEvent as _,
+    domain::Status,
+    engine::{Failed, HandlerSet as _, IntoHandlers as _},
+};
+use pillarbox_macros::{OutboxEvent, handlers};
+use pillarbox_testkit::MemoryStore;
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize, OutboxEvent)]
+#[outbox(crate = pillarbox_core)]
+struct Placed {
+    number: u32,
+}
+
+#[derive(Serialize, Deserialize, OutboxEvent)]
+#[outbox(crate = pillarbox_core)]
+struct Paid {
+    number: u32,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("closed")]
+struct Closed;
+
+#[derive(Default)]
+struct Shop {
+    said: Mutex<Vec<String>>,
+}
+
+impl Shop {
+    fn say(&self, words: impl Into<String>) {
+        self.said.lock().unwrap().push(words.into());
+    }
+
+    fn said(&self) -> Vec<String> {
+        let mut said = self.said.lock().unwrap().clone();
+        said.sort();
+        said
+    }
+}
+
+#[handlers(crate = pillarbox_core)]
+impl Shop {
+    #[handler]
+    #[retry(fixed = "1ms", max_attempts = 3, jitter = 0, never_on(Closed))]
+    async fn ship(&self, placed: Placed, metadata: Metadata) -> Result<(), Closed> {
+        self.say(format!("ship {} by {}", placed.number, metadata.handler_id()));
+        Err(Closed)
+    }
+
+    #[handler(id = "mail", timeout = "50ms")]
+    #[retry(exponential = "1ms", multiplier = 3, max_delay = "2s", max_attempts = 2)]
+    async fn mail(&self, placed: Placed) -> Result<(), Closed> {
+        self.say(format!("mail {}", placed.number));
+        std::future::pending().await
+    }
+
+    #[handler]
+    async fn book(&self, paid: Paid) {
+        self.say(format!("book {}", paid.number));
+    }
+
+    #[fallback]
+    async fn ask(&self, placed: Placed, failed: Failed) {
+        self.say(format!("ask about {} after {} of {}", placed.number, failed.failures(), failed.handler_id()));
+    }
+
+    #[fallback(of = mail)]
+    async fn call(&self, placed: Placed) {
+        self.say(format!("call about {}", placed.number));
+    }
+
+    /// Not a handler.
+    #[allow(dead_code, reason = "it shows that others stay as they are")]
+    async fn other(&self) {}
+}
+
+#[tokio::test]
+async fn methods_are_handlers_with_their_retries_and_fallbacks() {
+    let shop = Arc::new(Shop::default());
+    let outbox = Outbox::single_node(MemoryStore::new()).handlers(shop.clone()).start().await.unwrap();
+    let mut tx = outbox.begin().await.unwrap();
+    tx.write(&Placed { number: 7 }).await.unwrap();
+    tx.write(&Paid { number: 8 }).await.unwrap();
+    tx.commit().await.unwrap();
+    while outbox.stats().await.unwrap().count(Status::Done) < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    outbox.shutdown().await;
+    let by = concat!(module_path!(), "::Shop::ship");
+    // What never succeeds is not tried again; what hangs is cut off and tried twice.
+    let said = [
+        format!("ask about 7 after 1 of {by}"),
+        "book 8".to_owned(),
+        "call about 7".to_owned(),
+        "mail 7".to_owned(),
+        "mail 7".to_owned(),
+        format!("ship 7 by {by}"),
+    ];
+    assert_eq!(shop.said(), said);
+}
+
+#[test]
+fn a_set_of_handlers_may_be_shared_or_given_away() {
+    assert_eq!(format!("{:?}", Shop::handlers(Arc::default())), format!("{:?}", Shop::default().into_handlers()));
+    assert_eq!(Placed::routes().len(), 1);
+}
