@@ -27,7 +27,7 @@ pub use pillarbox_core::domain::MessagePack;
 pub use pillarbox_core::domain::protobuf;
 pub use pillarbox_core::{
     domain::{
-        AggregateType, BoxError, Codec, CodecError, Codecs, Dedup, Delivery, Epoch, Event, EventBuilder, EventError,
+        AggregateType, BoxError, CircuitPolicy, Codec, CodecError, Codecs, Dedup, Delivery, Epoch, Event, EventBuilder, EventError,
         EventId, EventType, Failure, Former, HandlerError, Headers, Json, Key, Outcome, OutboxEvent, Partition, Payload,
         Policy, Reads, Record, RetryPolicy, Route, Seq, Standing, Status, Timestamp,
     },
