@@ -302,11 +302,15 @@ mod tests {
         Failure::Error(error.into())
     }
 
+    #[derive(Debug, thiserror::Error)]
+    #[error("wrapped")]
+    struct Wrapped(#[source] std::num::ParseIntError);
+
     #[test]
     fn a_policy_looks_at_the_class_of_an_error_and_exclusion_wins() {
-        use std::{io, num::ParseIntError};
+        use std::num::ParseIntError;
         let number = || failed("x".parse::<i32>().unwrap_err());
-        let boxed = || failed(io::Error::other("x".parse::<i32>().unwrap_err()));
+        let boxed = || failed(Wrapped("x".parse::<i32>().unwrap_err()));
         let other = || failed(fmt::Error);
         let all = RetryPolicy::fixed(Duration::ZERO);
         let only = all.clone().retry_on::<ParseIntError>();
