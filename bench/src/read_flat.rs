@@ -1,6 +1,6 @@
 //! Whether the cost of reading grows with what is finished.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pillarbox::{
     Delivery, Outbox, Seq,
@@ -17,12 +17,13 @@ use crate::{
 };
 
 const PAGE: usize = 500;
+const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) async fn run<B: Backend>(bed: &B, sizes: &Sizes, report: &mut Report) -> Result<()> {
     report.begin("read_flat");
     let (empty, full) = (bed.empty().await?, bed.filled(sizes.finished).await?);
     drain::rate(&full, sizes.finished, Finish::Keep).await?;
-    let (empty, full) = (Side::prepare(empty).await?, Side::prepare(full).await?);
+    let (empty, full) = (Side::prepare(empty, 0).await?, Side::prepare(full, sizes.finished).await?);
     let rounds =
         Rounds::run(sizes.rounds, async || empty.cost(sizes.pages).await, async || full.cost(sizes.pages).await)
             .await?;
@@ -39,13 +40,24 @@ struct Side<D: Database> {
 }
 
 impl<D: Database> Side<D> {
-    /// Lets a node come and go, so that the position is Pillarbox's own, and adds a page.
-    async fn prepare(database: D) -> Result<Self> {
+    /// Lets a node come and go, so that the position is Pillarbox's own, and adds a page. On MySQL the position moves only
+    /// after a look at the open transactions, half a second later: a node that leaves sooner leaves a lower one.
+    async fn prepare(database: D, finished: usize) -> Result<Self> {
         let store = database.store().await?;
-        let outbox = Outbox::single_node(store.clone()).route(EVENT_TYPE, |_: Delivery| async {}).start().await?;
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        outbox.shutdown().await;
-        let position = Position::at(Seq(database.mark().await?));
+        let begun = Instant::now();
+        let mark = loop {
+            let outbox = Outbox::single_node(store.clone()).route(EVENT_TYPE, |_: Delivery| async {}).start().await?;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            outbox.shutdown().await;
+            let mark = database.mark().await?;
+            if mark >= i64::try_from(finished)? {
+                break mark;
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("{finished} events are finished, and the mark is {mark}").into());
+            }
+        };
+        let position = Position::at(Seq(mark));
         database.fill(PAGE).await?;
         if database.pending(0).await? != i64::try_from(PAGE)? {
             return Err("the table is not as it was prepared".into());
@@ -61,7 +73,7 @@ impl<D: Database> Side<D> {
                 partitions: PartitionSet::ALL,
                 after: &self.position,
                 limit: PAGE,
-                skip_recent: std::time::Duration::ZERO,
+                skip_recent: Duration::ZERO,
             };
             let page = self.store.page(scan, &mut |_: Candidate<'_>| true).await?;
             if page.rows.len() != PAGE {

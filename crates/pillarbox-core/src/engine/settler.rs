@@ -8,6 +8,9 @@
 //! - and when only the answer is lost while the process lives on, the same batch is sent again: it touches
 //!   only rows that are still pending, so it changes nothing twice.
 //!
+//! A node without outcomes settles now and then all the same: what it has read past, and what waits behind a key, must be
+//! stored, or whoever takes over would read it all again.
+//!
 //! A database error is never the handler's failure: the batch is kept and sent again until it is durable or
 //! the lease is lost.
 
@@ -18,6 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{backoff::Backoff, shared::Shared};
 use crate::port::Settled;
+
+/// How often a node without outcomes looks whether it has come far since its last settle.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Settler {
@@ -39,6 +45,11 @@ impl Settler {
                     biased;
                     () = stop.cancelled() => break,
                     () = shared.outcomes.notified() => {}
+                    () = sleep(LOOK_EVERY) => {
+                        if !shared.flight.lock().is_far_ahead(Instant::now()) {
+                            continue;
+                        }
+                    }
                 }
             }
             if shared.flight.lock().unsettled() < shared.settings.settle_batch {
@@ -62,7 +73,7 @@ impl Settler {
             let Some(lease) = flight.owned.lease().cloned() else {
                 return;
             };
-            if flight.unsettled() == 0 && !flight.has_hold_changes() {
+            if flight.unsettled() == 0 && !flight.has_hold_changes() && !flight.is_far_ahead(Instant::now()) {
                 return;
             }
             // Behind the same lock as the lease, so that it is the session of this lease.

@@ -13,6 +13,7 @@ impl Application for Shop {
     type Store = MySqlStore;
 
     const VERSION: i64 = VERSION;
+    const MARK: &'static str = "select coalesce(max(mark), 0) from outbox_instance";
 
     async fn open(url: &str, _task: &Task) -> Result<MySqlStore, Failure> {
         Ok(MySqlStore::open(url).await?)
@@ -63,6 +64,18 @@ impl Application for Shop {
 
     async fn number(store: &MySqlStore, sql: &'static str) -> Result<i64, Failure> {
         Ok(sqlx::query_scalar(sql).fetch_one(store.pool()).await?)
+    }
+
+    async fn crowd(store: &MySqlStore, key: &'static str, count: i64) -> Result<(), Failure> {
+        // The numbers are those of MariaDB's sequence engine.
+        let insert = "insert into outbox_event (`partition`, event_id, event_type, event_key, payload)
+            select `partition`, lpad(last.seq + numbers.seq, 26, '0'), event_type, event_key, '{\"number\":0}'
+            from (select * from outbox_event where event_key = ? order by seq desc limit 1) as last
+                cross join seq_1_to_1000000 as numbers
+            where numbers.seq <= ?
+            order by numbers.seq";
+        sqlx::query(insert).bind(key).bind(count).execute(store.pool()).await?;
+        Ok(())
     }
 }
 

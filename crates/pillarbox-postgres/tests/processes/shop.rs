@@ -17,6 +17,7 @@ impl Application for Shop {
     type Store = PostgresStore;
 
     const VERSION: i64 = VERSION;
+    const MARK: &'static str = "select coalesce(max(mark), 0) from outbox_mark";
 
     async fn open(url: &str, _task: &Task) -> Result<PostgresStore, Failure> {
         Ok(PostgresStore::open(url)?)
@@ -59,6 +60,16 @@ impl Application for Shop {
 
     async fn number(store: &PostgresStore, sql: &'static str) -> Result<i64, Failure> {
         Ok(sqlx::query_scalar(sql).persistent(false).fetch_one(store.pool()).await?)
+    }
+
+    async fn crowd(store: &PostgresStore, key: &'static str, count: i64) -> Result<(), Failure> {
+        let insert = "insert into outbox_event (given_partition, event_id, event_type, event_key, payload)
+            select partition, lpad((seq + n)::text, 26, '0'), event_type, event_key, '{\"number\":0}'
+            from (select * from outbox_event where event_key = $1 order by seq desc limit 1) as last
+                cross join generate_series(1, $2) as n
+            order by n";
+        sqlx::query(insert).persistent(false).bind(key).bind(count).execute(store.pool()).await?;
+        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@ impl Application for Shop {
     type Store = SqliteStore;
 
     const VERSION: i64 = VERSION;
+    const MARK: &'static str = "select coalesce(max(mark), 0) from outbox_instance";
 
     async fn open(url: &str, task: &Task) -> Result<SqliteStore, Failure> {
         let mut options = Options::new();
@@ -52,6 +53,17 @@ impl Application for Shop {
 
     async fn number(store: &SqliteStore, sql: &'static str) -> Result<i64, Failure> {
         Ok(sqlx::query_scalar(sql).fetch_one(store.pool()).await?)
+    }
+
+    async fn crowd(store: &SqliteStore, key: &'static str, count: i64) -> Result<(), Failure> {
+        let insert = "with recursive numbers (n) as (values (1) union all select n + 1 from numbers where n < ?1)
+            insert into outbox_event (partition, event_id, event_type, event_key, payload)
+            select partition, printf('%026d', seq + n), event_type, event_key, '{\"number\":0}'
+            from (select * from outbox_event where event_key = ?2 order by seq desc limit 1) as last
+                cross join numbers
+            order by n";
+        sqlx::query(insert).bind(count).bind(key).execute(store.pool()).await?;
+        Ok(())
     }
 
     /// In the middle of a transaction a process keeps the file's only write lock: no node could do anything.

@@ -5,7 +5,7 @@
 use std::{
     error::Error,
     fmt::Write as _,
-    io::Read as _,
+    io::{self, Read as _},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -57,7 +57,7 @@ pub(crate) fn run<A: Application>() {
 /// What is written: the orders of `once`, in the first life of the process; then `count` orders one by one until
 /// the word `stop-writing`, with a `pace`, on as many `keys`; at the last, `at` is a point to stand still at:
 /// `written`, `unconfirmed`, or `late`, which commits at the word `commit`. An order may say what its handler does
-/// `then`: `abort`, `block` or `wait`; and it may have a `dedup` key.
+/// `then`: `abort`, `fail`, `block` or `wait`; and it may have a `dedup` key.
 ///
 /// All numbers that are times are milliseconds.
 #[derive(Debug)]
@@ -192,12 +192,13 @@ impl Task {
         }
     }
 
-    async fn deliver(&self, delivery: Delivery) -> Result<(), serde_json::Error> {
+    async fn deliver(&self, delivery: Delivery) -> Result<(), io::Error> {
         let order: Value = delivery.event().payload().to()?;
         let number = order["number"].as_i64().unwrap();
         self.pen.delivery("begin", &delivery, number);
         match order["then"].as_str().unwrap_or_default() {
             "abort" => std::process::abort(),
+            "fail" => return Err(io::Error::other("the order wants it")),
             // Only in this process, and its thread does not come back before.
             "block" if order["where"] == self.given["name"] => {
                 let word = self.folder.join("unblock");

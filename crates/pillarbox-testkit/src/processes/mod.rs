@@ -20,6 +20,7 @@
 pub mod chaos;
 mod child;
 pub mod clock;
+pub mod crowd;
 pub mod kill;
 pub mod late;
 mod ledger;
@@ -64,6 +65,9 @@ macro_rules! processes {
         );
         $crate::processes!(@group $site, pause:
             a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old,
+        );
+        $crate::processes!(@group $site, crowd:
+            a_million_waiting_events_of_a_key_starve_nobody_and_fill_no_memory,
         );
         $crate::processes!(@group $site, poison:
             a_poison_event_without_a_key_dies_alone_on_the_cold_path,

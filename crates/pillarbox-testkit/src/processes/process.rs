@@ -60,6 +60,13 @@ impl Process {
         self.child.id()
     }
 
+    /// How many bytes of memory it has.
+    pub(crate) fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
     /// The name it was started with.
     pub fn name(&self) -> &str {
         &self.name

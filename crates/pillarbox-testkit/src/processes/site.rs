@@ -23,6 +23,9 @@ pub trait Application: Sized + Send + Sync + 'static {
     /// The version of the outbox's tables.
     const VERSION: i64;
 
+    /// A query for the highest mark that a live node has stored, or 0.
+    const MARK: &'static str;
+
     /// Opens the store, as a process of its own does. The task may have words on how.
     fn open(url: &str, task: &Task) -> impl Future<Output = Result<Self::Store, Failure>> + Send;
 
@@ -51,6 +54,9 @@ pub trait Application: Sized + Send + Sync + 'static {
 
     /// Runs a query with one number as its answer.
     fn number(store: &Self::Store, sql: &'static str) -> impl Future<Output = Result<i64, Failure>> + Send;
+
+    /// Adds so many events of a key by plain SQL, behind those it has: with rising ids, and the number 0 in each.
+    fn crowd(store: &Self::Store, key: &'static str, count: i64) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Whether somebody keeps all others from writing. A process that is paused in such a moment would stop
     /// everything, and not only itself: the cases avoid it.

@@ -361,14 +361,19 @@ impl Lanes {
         self.uncovered.retain(|key| {
             let Some(lane) = lanes.get_mut(key) else { return false };
             let Some(beyond) = lane.beyond else { return false };
-            // A dead head's hold stays as it is; what came late below it keeps the position back instead.
-            if now < beyond.since + HOLD_AFTER || lane.is_held_as(HoldKind::DeadHead) {
+            if !lane.wants_hold(beyond, now) {
                 return true;
             }
             changes.push(lane.cover(key, beyond.from));
             false
         });
         std::mem::take(changes)
+    }
+
+    /// Whether the next settle would write a hold for followers that have lain beyond for long.
+    pub(crate) fn wants_hold(&self, now: Instant) -> bool {
+        let lanes = self.uncovered.iter().filter_map(|key| self.by_key.get(key));
+        lanes.into_iter().any(|lane| lane.beyond.is_some_and(|beyond| lane.wants_hold(beyond, now)))
     }
 
     /// The lowest number that only this memory knows to be beyond.
@@ -466,6 +471,11 @@ impl Lane {
             State::Failing(_) | State::Dead(_) => false,
         };
         takes && self.beyond.is_some() && self.parked.len() * 4 <= capacity
+    }
+
+    /// A dead head's hold stays as it is; what came late below it keeps the position back instead.
+    fn wants_hold(&self, beyond: Beyond, now: Instant) -> bool {
+        now >= beyond.since + HOLD_AFTER && !self.is_held_as(HoldKind::DeadHead)
     }
 
     fn is_held_as(&self, kind: HoldKind) -> bool {

@@ -8,6 +8,9 @@ use crate::{
     port::{Batch, Change, HoldChange},
 };
 
+/// So many numbers read past are worth a settle of their own.
+const FAR_AHEAD: i64 = 1_000;
+
 /// Farther than any wait that matters, and near enough not to overflow an instant.
 pub(super) const FAR: Duration = Duration::from_hours(1);
 
@@ -18,6 +21,18 @@ impl Flight {
 
     pub(crate) fn has_hold_changes(&self) -> bool {
         self.lanes.has_changes()
+    }
+
+    /// Whether a next owner would have much to read again: the stored mark lies far behind, or keys overflow that no hold
+    /// covers, and keep it there.
+    pub(crate) fn is_far_ahead(&self, now: Instant) -> bool {
+        if self.owned.is_taking() {
+            return false;
+        }
+        let mark = self.safe_mark();
+        let stored = self.stored_mark.unwrap_or(self.durable);
+        let far = mark != NOWHERE && stored != NOWHERE && mark.0 >= stored.0.saturating_add(FAR_AHEAD);
+        far || self.lanes.wants_hold(now)
     }
 
     /// Everything that waits to be settled, in one batch, with the mark that is safe once it is durable.
