@@ -33,10 +33,10 @@ pub(crate) fn run<A: Application>() {
     let Ok(task) = std::env::var(TASK) else { return };
     // The other end of this pipe is the test's: when the test is gone, so is its process.
     std::thread::spawn(|| {
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        let _ = io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0)
     });
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();
     runtime.unwrap().block_on(Arc::new(Task::new(&task)).run::<A>());
 }

@@ -20,9 +20,9 @@ const MEMORY: u64 = 150 << 20;
 /// that no read meets it; and in the end the key goes on where it was.
 pub fn a_million_waiting_events_of_a_key_starve_nobody_and_fill_no_memory<S: Site>() {
     let stage = Stage::<S>::new();
-    write(&stage, "head", json!({ "key": "crowd", "then": "wait" }));
+    write(&stage, "head", &json!({ "key": "crowd", "then": "wait" }));
     crowd(&stage, BEFORE);
-    write(&stage, "poison", json!({ "key": "crowd", "then": "fail" }));
+    write(&stage, "poison", &json!({ "key": "crowd", "then": "fail" }));
     crowd(&stage, CROWD - BEFORE);
 
     // The head runs.
@@ -60,7 +60,7 @@ pub fn a_million_waiting_events_of_a_key_starve_nobody_and_fill_no_memory<S: Sit
     assert_in_order(&stage);
 }
 
-fn write<S: Site>(stage: &Stage<S>, name: &str, order: serde_json::Value) {
+fn write<S: Site>(stage: &Stage<S>, name: &str, order: &serde_json::Value) {
     assert!(stage.start(name, json!({ "role": "writer", "once": [order] })).end(), "{name}");
 }
 
