@@ -2,7 +2,7 @@
 //! Pillarbox delivers every committed event at least once, in order per key.
 //!
 //! Begin with [`Outbox`]: choose a preset, name a handler for each kind of event, start it, and write events
-//! with [`Transaction::write`]. The README has the ten lines; `docs/guarantees.md` says what is promised and
+//! with [`Transaction::write`]. The README has the ten lines; `docs/book/src/guarantees.md` says what is promised and
 //! what is not.
 //!
 //! | feature | what it brings | default |
@@ -28,7 +28,7 @@ pub use pillarbox_core::domain::MessagePack;
 pub use pillarbox_core::domain::protobuf;
 pub use pillarbox_core::{
     domain::{
-        AggregateType, BoxError, Codec, CodecError, Codecs, Dedup, Delivery, Epoch, Event, EventBuilder, EventError,
+        AggregateType, BoxError, CircuitPolicy, Codec, CodecError, Codecs, Dedup, Delivery, Epoch, Event, EventBuilder, EventError,
         EventId, EventType, Failure, Former, HandlerError, Headers, Json, Key, Outcome, OutboxEvent, Partition, Payload,
         Policy, Reads, Record, RetryPolicy, Route, Seq, Standing, Status, Timestamp,
     },
@@ -67,7 +67,24 @@ pub mod prelude {
     };
 }
 
-/// The snippets of README.md, as doctests.
+/// The snippets of the README and the book, as doctests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-pub struct ReadmeSnippets;
+mod snippets {
+    macro_rules! pages {
+        ($($page:ident: $file:literal),+ $(,)?) => {
+            $(
+                #[doc = include_str!($file)]
+                pub struct $page;
+            )+
+        };
+    }
+
+    pages! {
+        Readme: "../../../README.md",
+        GettingStarted: "../../../docs/book/src/getting-started.md",
+        Events: "../../../docs/book/src/events.md",
+        Handlers: "../../../docs/book/src/handlers.md",
+        Testing: "../../../docs/book/src/testing.md",
+        Operations: "../../../docs/book/src/operations.md",
+    }
+}

@@ -3,6 +3,7 @@
 //! Everything here is synchronous and pure: the same input gives the same answer. The engine brings the
 //! time and the randomness, the ports bring the data.
 
+mod circuit;
 mod codec;
 mod delivery;
 mod event;
@@ -19,6 +20,7 @@ mod time;
 mod typed;
 mod verdict;
 
+pub use circuit::{Circuit, CircuitPolicy, Gate};
 #[cfg(feature = "messagepack")]
 pub use codec::MessagePack;
 #[cfg(feature = "protobuf")]

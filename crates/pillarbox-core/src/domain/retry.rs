@@ -195,8 +195,8 @@ impl RetryPolicy {
             (Retry::Never | Retry::Unread, _) => None,
             _ if self.is_exhausted(failures) => None,
             (Retry::After(delay), _) => Some(delay),
-            (Retry::ByPolicy, Some(own)) => own.0.next(failures, failure),
-            (Retry::ByPolicy, None) => Some(self.delay(failures, random)),
+            (Retry::ByPolicy | Retry::Unavailable, Some(own)) => own.0.next(failures, failure),
+            (Retry::ByPolicy | Retry::Unavailable, None) => Some(self.delay(failures, random)),
         }
     }
 

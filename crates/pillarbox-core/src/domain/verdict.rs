@@ -75,6 +75,8 @@ pub(super) enum Retry {
     Never,
     /// Nor has the handler been called: its payload could not be read.
     Unread,
+    /// What the handler needs was not there.
+    Unavailable,
 }
 
 impl HandlerError {
@@ -95,6 +97,20 @@ impl HandlerError {
     pub fn permanent(mut self) -> Self {
         self.retry = Retry::Never;
         self
+    }
+
+    /// Says that what the handler needs is down, which is not the event's fault. If the handler has named its
+    /// destination, no attempt is used up, and after some such errors in a row its circuit opens; without one, this is an
+    /// error like any other.
+    #[must_use]
+    pub fn unavailable(mut self) -> Self {
+        self.retry = Retry::Unavailable;
+        self
+    }
+
+    /// Whether what the handler needs is down.
+    pub fn is_unavailable(&self) -> bool {
+        self.retry == Retry::Unavailable
     }
 
     /// Whether no further attempt can succeed.
@@ -228,12 +244,21 @@ impl From<HandlerError> for Failure {
     fn from(error: HandlerError) -> Self {
         match error.retry {
             Retry::Unread => Self::Payload(error.text),
-            Retry::ByPolicy | Retry::After(_) | Retry::Never => Self::Error(error),
+            Retry::ByPolicy | Retry::After(_) | Retry::Never | Retry::Unavailable => Self::Error(error),
         }
     }
 }
 
 impl Failure {
+    /// Whether it says that a destination is down: an error that says so, or no answer in time.
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            Self::Error(error) => error.is_unavailable(),
+            Self::Timeout(_) => true,
+            Self::Panic(_) | Self::NoRoute(_) | Self::Undecodable(_) | Self::Payload(_) | Self::Lethal(_) => false,
+        }
+    }
+
     /// Whether it uses up an attempt: a handler was called, and did not succeed.
     pub fn counts(&self) -> bool {
         match self {

@@ -16,7 +16,7 @@ use super::{
     writer::{KeyRule, Writer},
 };
 use crate::{
-    domain::{Codec, Codecs, Key, NodeId, RetryPolicy, Route},
+    domain::{CircuitPolicy, Codec, Codecs, Key, NodeId, RetryPolicy, Route},
     observe::Meters,
     port::{Clock, PurgeScope, Store, SystemClock},
 };
@@ -253,6 +253,12 @@ impl<S: Store, M: Delivers> Builder<S, M> {
         self
     }
 
+    /// When the circuit of a destination opens, and for how long.
+    pub fn circuit(mut self, policy: CircuitPolicy) -> Self {
+        self.settings.circuit = policy;
+        self
+    }
+
     /// How many handlers run at once. Default: 8.
     pub fn workers(mut self, workers: usize) -> Self {
         self.settings.workers = workers;
@@ -389,7 +395,7 @@ impl<S: Store, M: Delivers> Builder<S, M> {
 
     /// Checks the settings, prepares the tables, joins and starts to deliver.
     pub async fn start(mut self) -> Result<Outbox<S>, OutboxError> {
-        let routes = std::mem::take(&mut self.routes).build(&self.codecs)?;
+        let routes = std::mem::take(&mut self.routes).build(&self.codecs, self.settings.circuit)?;
         let Parts { store, shared, writer } = self.prepare(routes).await?;
         let node = Node::start(shared.clone()).await?;
         Ok(Outbox::assemble(store, writer, shared, node))

@@ -25,7 +25,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    domain::{Delivery, Epoch, Failure, HandlerError, Outcome, Seq, Verdict, both, combine, decide},
+    domain::{Delivery, Epoch, Failure, HandlerError, Outcome, RetryPolicy, Seq, Verdict, both, combine, decide},
     port::Change,
 };
 
@@ -266,7 +266,21 @@ impl Worker {
     async fn run_one(&self, registered: &Registered, delivery: &Delivery) -> (Verdict, Result<Outcome, Failure>) {
         let limit = self.limit(registered);
         let delivery = delivery.to(&registered.id);
+        let ticket = match registered.destination.as_ref().map(|destination| destination.enter()) {
+            Some(Err(after)) => return (Verdict::Defer { after }, Ok(Outcome::RetryAfter(after))),
+            Some(Ok(ticket)) => Some(ticket),
+            None => None,
+        };
         let result = guard(limit, || registered.handler.handle(delivery.clone())).await;
+        if let Some(ticket) = ticket {
+            let down = ticket.end(&result);
+            let says_so = matches!(&result, Err(Failure::Error(error)) if error.is_unavailable());
+            // Not open yet: a short while, as after a first failure.
+            let soon = || says_so.then(|| self.policy(registered).delay(1, fastrand::f64()));
+            if let Some(after) = down.or_else(soon) {
+                return (Verdict::Defer { after }, result);
+            }
+        }
         let verdict = self.decide(registered, &delivery, &result);
         match (verdict, result, &registered.fallback) {
             (Verdict::Dead { attempts, error }, Err(failure), Some(fallback)) if failure.counts() => {
@@ -293,8 +307,11 @@ impl Worker {
     }
 
     fn decide(&self, registered: &Registered, delivery: &Delivery, result: &Result<Outcome, Failure>) -> Verdict {
-        let policy = registered.retry.as_ref().unwrap_or(&self.shared.settings.retry);
-        decide(policy, delivery.record().attempts, result, fastrand::f64())
+        decide(self.policy(registered), delivery.record().attempts, result, fastrand::f64())
+    }
+
+    fn policy<'a>(&'a self, registered: &'a Registered) -> &'a RetryPolicy {
+        registered.retry.as_ref().unwrap_or(&self.shared.settings.retry)
     }
 
     /// What stands in the way of every handler: no policy has a say.

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use super::error::OutboxError;
-use crate::{domain::RetryPolicy, port::PurgeScope};
+use crate::{
+    domain::{CircuitPolicy, RetryPolicy},
+    port::PurgeScope,
+};
 
 /// What becomes of an event's row when it is delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +65,7 @@ impl Default for PurgeOptions {
 pub(crate) struct Settings {
     pub(crate) workers: usize,
     pub(crate) retry: RetryPolicy,
+    pub(crate) circuit: CircuitPolicy,
     pub(crate) handler_timeout: Duration,
     pub(crate) hot_capacity: usize,
     pub(crate) cold_capacity: usize,
@@ -97,6 +101,7 @@ impl Default for Settings {
         Self {
             workers: 8,
             retry: RetryPolicy::default(),
+            circuit: CircuitPolicy::default(),
             handler_timeout: Duration::from_secs(30),
             hot_capacity: 1_000,
             cold_capacity: 2_000,
@@ -188,6 +193,7 @@ impl Settings {
             at_least("purge.every", purge.every, millis(10))?;
         }
         self.retry.validate().map_err(|reason| OutboxError::setting(format!("retry policy: {reason}")))?;
+        self.circuit.validate().map_err(|reason| OutboxError::setting(format!("circuit: {reason}")))?;
         let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '.');
         if !self.metrics_prefix.starts_with(|c: char| c.is_ascii_alphabetic())
             || !self.metrics_prefix.chars().all(named)

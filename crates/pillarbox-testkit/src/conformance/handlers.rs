@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use pillarbox_core::{
     HandlerError, Metadata, Outbox, OutboxEvent as _, RetryPolicy,
-    domain::{Former, Status},
+    domain::{CircuitPolicy, Former, Status},
     engine::{Builder, Context, Failed, HandlerExt as _, handler, mode},
     port::{Actor, AdminStore as _},
 };
@@ -316,4 +316,43 @@ pub async fn a_raw_handler_has_a_fallback_and_an_id_of_its_own<B: Backend>() {
     stage.until_count(Status::Done, 1).await;
     outbox.shutdown().await;
     assert_eq!(said.take(), ["raw", "raw: down"]);
+}
+
+/// D14: a destination that is down uses up no attempts and kills nothing; others go on, and when it is back, so do its
+/// events, each key in order.
+pub async fn a_destination_that_is_down_uses_up_no_attempts<B: Backend>() {
+    let stage = Stage::<B>::new().await;
+    let (said, down) = (Said::default(), Arc::new(Mutex::new(true)));
+    let (calls, state) = (said.clone(), down.clone());
+    let ship = move |placed: Placed| {
+        calls.say(&*placed.order);
+        let down = *state.lock();
+        async move { if down { Err(HandlerError::msg("no route to host").unavailable()) } else { Ok(()) } }
+    };
+    let circuit = CircuitPolicy { failures: 2, shortest: Duration::from_millis(50), longest: Duration::from_millis(100) };
+    let outbox = outbox(&stage)
+        .await
+        .circuit(circuit)
+        .retry(RetryPolicy::fixed(Duration::from_millis(1)).max_attempts(2))
+        .handle(handler(ship).id("ship").destination("carrier"))
+        .route("Happened", stage.probe.handler())
+        .start()
+        .await
+        .expect("start");
+    let ids = write(&outbox, (0..20).map(|order| placed(&format!("{:02}", order % 5)).to_event())).await;
+    write(&outbox, [super::stage::event()]).await;
+    stage.probe.wait_for(1).await;
+    // Far longer than two attempts would take.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    let stats = outbox.stats().await.expect("stats");
+    assert_eq!((stats.count(Status::Dead), stats.pending()), (0, 20));
+    let calls = said.take().len();
+    assert!(calls < 20, "{calls} calls to what is down");
+    *down.lock() = false;
+    stage.until_count(Status::Done, 21).await;
+    outbox.shutdown().await;
+    assert_eq!(said.take().len(), 20, "each once");
+    for id in ids {
+        assert_eq!(stage.row(id).await.expect("it is kept").attempts, 0);
+    }
 }

@@ -263,6 +263,7 @@ macro_rules! conformance {
             a_payload_that_can_not_be_read_is_dead_and_blocks_nobody,
             an_older_schema_is_read_as_the_newer_type,
             a_raw_handler_has_a_fallback_and_an_id_of_its_own,
+            a_destination_that_is_down_uses_up_no_attempts,
         );
         $crate::conformance!(@group $backend, order:
             keys_run_side_by_side_and_each_in_order,

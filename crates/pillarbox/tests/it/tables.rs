@@ -1,6 +1,6 @@
-//! docs/tables.md speaks of every column and table that there is.
+//! docs/book/src/tables.md speaks of every column and table that there is.
 
-const PAGE: &str = include_str!("../../../../docs/tables.md");
+const PAGE: &str = include_str!("../../../../docs/book/src/tables.md");
 
 const MIGRATIONS: [(&str, &str); 3] = [
     ("SQLite", include_str!("../../../pillarbox-sqlite/migrations/0001_tables.sql")),

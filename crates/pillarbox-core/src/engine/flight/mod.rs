@@ -9,7 +9,7 @@
 //! in `place`, the workers in `work`, the settler in `settle`, the ownership in `hand_over`. `lanes`, `owned`
 //! and `queues` are its parts.
 //!
-//! Two races end here (see `docs/guarantees.md`):
+//! Two races end here (see `docs/book/src/guarantees.md`):
 //! - A read begins, a settle removes row 42, and the read's rows arrive with 42 in them. Numbers that are
 //!   settled while a read is under way stay as **tombstones** until that read is processed.
 //! - A row is visible before its writer has said that it is committed. The writer **reserves** the number

@@ -7,8 +7,10 @@
 //! | `fallback` | what runs when a handler has failed for good |
 //! | `registration` | a handler with its id and settings, as the builder is given it |
 //! | `routes` | the handlers of each route, in order |
+//! | `destination` | what a handler needs and may be down |
 //! | `progress` | which of them have had their part |
 
+mod destination;
 mod fallback;
 mod progress;
 mod registration;
@@ -60,6 +62,11 @@ pub trait Handler: Send + Sync + 'static {
     fn fallback(&self) -> Option<Arc<dyn Fallback>> {
         None
     }
+
+    /// What it needs and may be down. Handlers that name the same share its circuit.
+    fn destination(&self) -> Option<&str> {
+        None
+    }
 }
 
 impl<F, Fut> Handler for F
@@ -89,6 +96,11 @@ pub trait HandlerExt: Handler + Sized {
         Set { id: Some(id.into()), ..Set::new(self) }
     }
 
+    /// Needs this, which may be down: see [`HandlerError::unavailable`](crate::HandlerError::unavailable).
+    fn with_destination(self, name: impl Into<String>) -> Set<Self> {
+        Set { destination: Some(name.into()), ..Set::new(self) }
+    }
+
     /// Is followed by this when it has failed for good.
     fn with_fallback(self, fallback: impl Fallback) -> Set<Self> {
         Set { fallback: Some(Arc::new(fallback)), ..Set::new(self) }
@@ -104,11 +116,12 @@ pub struct Set<H> {
     timeout: Option<Duration>,
     id: Option<String>,
     fallback: Option<Arc<dyn Fallback>>,
+    destination: Option<String>,
 }
 
 impl<H> Set<H> {
     fn new(inner: H) -> Self {
-        Self { inner, retry: None, timeout: None, id: None, fallback: None }
+        Self { inner, retry: None, timeout: None, id: None, fallback: None, destination: None }
     }
 }
 
@@ -131,6 +144,10 @@ impl<H: Handler> Handler for Set<H> {
 
     fn fallback(&self) -> Option<Arc<dyn Fallback>> {
         self.fallback.clone().or_else(|| self.inner.fallback())
+    }
+
+    fn destination(&self) -> Option<&str> {
+        self.destination.as_deref().or_else(|| self.inner.destination())
     }
 }
 

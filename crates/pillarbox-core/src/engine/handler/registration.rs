@@ -22,6 +22,7 @@ pub struct Registration {
     pub(super) retry: Option<RetryPolicy>,
     pub(super) timeout: Option<Duration>,
     pub(super) fallback: Option<MakeFallback>,
+    pub(super) destination: Option<Arc<str>>,
     pub(super) make: Box<dyn FnOnce(&Codecs) -> Arc<dyn Handler> + Send>,
 }
 
@@ -54,7 +55,8 @@ impl Registration {
         let id = handler.id().map_or_else(|| path::<H>(name), Into::into);
         let fallback = handler.fallback().map(|fallback| -> MakeFallback { Box::new(|_| fallback) });
         let (retry, timeout) = (handler.retry().cloned(), handler.timeout());
-        Self { scope, id, retry, timeout, fallback, make: Box::new(|_| Arc::new(handler)) }
+        let destination = handler.destination().map(Into::into);
+        Self { scope, id, retry, timeout, fallback, destination, make: Box::new(|_| Arc::new(handler)) }
     }
 
     fn typed<M: 'static, H: EventHandler<M>>(handler: H) -> Self {
@@ -66,6 +68,7 @@ impl Registration {
             retry: None,
             timeout: None,
             fallback: None,
+            destination: None,
             make: Box::new(|codecs| Arc::new(Typed { handler, codecs: codecs.clone(), marker: PhantomData })),
         }
     }
@@ -205,6 +208,13 @@ impl<M: 'static, H: EventHandler<M>> Configured<H, M> {
     /// May take this long, whatever the outbox allows.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.registration.timeout = Some(timeout);
+        self
+    }
+
+    /// Needs this, which may be down. An error that is [`unavailable`](crate::HandlerError::unavailable), and a timeout,
+    /// say that it is: after some of them in a row its circuit opens, and events wait without using up attempts.
+    pub fn destination(mut self, name: impl Into<String>) -> Self {
+        self.registration.destination = Some(name.into().into());
         self
     }
 

@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
-use super::{Fallback, Handler, Handlers, Registration, registration::Scope};
+use super::{Fallback, Handler, Handlers, Registration, destination::Destination, registration::Scope};
 use crate::{
-    domain::{AggregateType, Codecs, Event, EventType, RetryPolicy, Route},
+    domain::{AggregateType, CircuitPolicy, Codecs, Event, EventType, RetryPolicy, Route},
     engine::error::OutboxError,
 };
 
@@ -24,6 +24,7 @@ pub(crate) struct Registered {
     pub(crate) retry: Option<RetryPolicy>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) fallback: Option<Arc<dyn Fallback>>,
+    pub(crate) destination: Option<Arc<Destination>>,
 }
 
 /// Gathers handlers; `build` checks them all.
@@ -40,7 +41,7 @@ impl RoutesBuilder {
         self.0.fallbacks.extend(handlers.fallbacks);
     }
 
-    pub(crate) fn build(self, codecs: &Codecs) -> Result<Routes, OutboxError> {
+    pub(crate) fn build(self, codecs: &Codecs, circuit: CircuitPolicy) -> Result<Routes, OutboxError> {
         let Handlers { registrations, fallbacks: of_types } = self.0;
         if registrations.is_empty() {
             return Err(OutboxError::NoHandler);
@@ -56,11 +57,12 @@ impl RoutesBuilder {
                 return Err(OutboxError::DuplicateFallback(name));
             }
         }
+        let mut destinations: HashMap<Arc<str>, Arc<Destination>> = HashMap::new();
         let mut ids = BTreeSet::new();
         let mut raw = BTreeSet::new();
         let mut routes = Routes::default();
         for registration in registrations {
-            let Registration { scope, id, retry, timeout, fallback, make } = registration;
+            let Registration { scope, id, retry, timeout, fallback, destination, make } = registration;
             if !ids.insert(id.clone()) {
                 return Err(match scope {
                     Scope::Raw(route) if raw.contains(&route.to_string()) => {
@@ -77,7 +79,12 @@ impl RoutesBuilder {
                 Scope::Raw(_) | Scope::Every => None,
             };
             let fallback = fallback.map(|make| make(codecs)).or(of_type);
-            let registered = Arc::new(Registered { id, handler: make(codecs), retry, timeout, fallback });
+            let destination = destination.map(|name| {
+                let of_name = || Arc::new(Destination::new(name.clone(), circuit));
+                destinations.entry(name.clone()).or_insert_with(of_name).clone()
+            });
+            let handler = make(codecs);
+            let registered = Arc::new(Registered { id, handler, retry, timeout, fallback, destination });
             match scope {
                 Scope::Raw(route) => {
                     if !raw.insert(route.to_string()) {
@@ -154,7 +161,7 @@ mod tests {
     fn build(registrations: impl IntoIterator<Item = Registration>) -> Result<Routes, OutboxError> {
         let mut routes = RoutesBuilder::default();
         registrations.into_iter().for_each(|registration| routes.add(registration));
-        routes.build(&Codecs::default())
+        routes.build(&Codecs::default(), CircuitPolicy::default())
     }
 
     fn ids(handlers: &[Arc<Registered>]) -> Vec<&str> {
