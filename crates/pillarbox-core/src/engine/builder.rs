@@ -405,7 +405,7 @@ impl<S: Store, M: Delivers> Builder<S, M> {
     /// when it is told. `pillarbox::testing` is the way to use it.
     #[doc(hidden)]
     pub async fn start_by_hand(mut self) -> Result<(Outbox<S>, ByHand), OutboxError> {
-        let routes = match std::mem::take(&mut self.routes).build(&self.codecs) {
+        let routes = match std::mem::take(&mut self.routes).build(&self.codecs, self.settings.circuit) {
             // Code that only writes is tested as well.
             Err(OutboxError::NoHandler) => Routes::default(),
             routes => routes?,

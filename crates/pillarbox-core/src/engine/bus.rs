@@ -68,7 +68,7 @@ impl<E: OutboxEvent + Sync> BusEvent for E {
 /// }
 /// impl BusEvent for StockCounted {}
 ///
-/// # async fn example<S: TransactStore>(mut tx: Transaction<S>) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example<S: TransactStore + 'static>(mut tx: Transaction<S>) -> Result<(), Box<dyn std::error::Error>> {
 /// let bus = Bus::new()
 ///     .in_transaction(|counted: &StockCounted, _tx: &mut Transaction<S>| {
 ///         let article = counted.article;

@@ -55,6 +55,7 @@ impl ByHand {
                 return Ok(());
             }
         }
+        self.leave().await;
         Err(OutboxError::setting("another outbox that is running owns every partition of this store"))
     }
 

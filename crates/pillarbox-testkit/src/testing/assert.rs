@@ -211,22 +211,23 @@ pub async fn check<S: Store, E: OutboxEvent, F: Fn(&E) -> Option<Vec<Value>>>(
         Times::Never if found > 0 => format!("written {found} times, and not wanted"),
         _ => return Ok(()),
     };
-    let mut text = format!("{assertion}: {verdict}\n  asked for: {}", asked.in_words());
+    let mut lines = vec![format!("{assertion}: {verdict}"), format!("  asked for: {}", asked.in_words())];
     if events.is_empty() {
-        let _ = write!(text, "\n  written: {}", others(outbox).await.map_err(|error| error.to_string())?);
-        return Err(text);
+        let others = others(outbox).await.map_err(|error| format!("{assertion}: {error}"))?;
+        lines.push(format!("  written: {others}"));
+        return Err(lines.join("\n"));
     }
-    let _ = write!(text, "\n  written of this type:");
+    lines.push("  written of this type:".into());
     for (event, look) in looks {
-        let _ = write!(text, "\n    {}", shown(event, codecs));
+        let mark = if matches!(look, Look::Same) { "  <- as asked for" } else { "" };
+        lines.push(format!("    {}{mark}", shown(event, codecs)));
         match look {
-            Look::Same => text.push_str("  <- as asked for"),
-            Look::Another => {}
-            Look::Differs(fields) => fields.iter().for_each(|field| drop(write!(text, "\n      {field}"))),
-            Look::Unreadable(error) => drop(write!(text, "\n      it can't be read: {error}")),
+            Look::Same | Look::Another => {}
+            Look::Differs(fields) => lines.extend(fields.iter().map(|field| format!("      {field}"))),
+            Look::Unreadable(error) => lines.push(format!("      it can't be read: {error}")),
         }
     }
-    Err(text)
+    Err(lines.join("\n"))
 }
 
 /// The events that go where those of this type go, in the order of writing.

@@ -11,8 +11,7 @@ use pillarbox_core::{
     Outbox, RetryPolicy,
     domain::Route,
     engine::{
-        Builder as Engine, EventFallback, Handler, IntoHandlers, IntoRegistration, OutboxError,
-        mode::{self, SingleNode},
+        Builder as Engine, EventFallback, Handler, IntoHandlers, IntoRegistration, OutboxError, mode::SingleNode,
     },
     port::Store,
 };
@@ -116,7 +115,7 @@ impl<S: Store> Builder<S> {
     /// ```
     ///
     /// Rows of delivered events must be kept, as they are by default: the assertions read them.
-    pub fn with(mut self, set: impl FnOnce(Engine<S, mode::SingleNode>) -> Engine<S, mode::SingleNode>) -> Self {
+    pub fn with(mut self, set: impl FnOnce(Engine<S, SingleNode>) -> Engine<S, SingleNode>) -> Self {
         self.engine = set(self.engine);
         self
     }

@@ -14,7 +14,7 @@ use pillarbox_core::{
     EventId, Outbox, Outcome,
     domain::{Seq, Status, Timestamp},
     engine::ByHand,
-    port::Store,
+    port::{Found, Query, Store},
 };
 use tokio::sync::Mutex;
 
@@ -25,8 +25,10 @@ use super::{
 };
 use crate::{ManualClock, MemoryStore, patience::PATIENCE};
 
-/// An event that is delivered more often than this in one drain would be for ever.
-const TOO_OFTEN: usize = 1_000;
+/// An event that is delivered so often in one drain would be for ever; and where there are so many deliveries, handlers
+/// write events that make them write events.
+const TOO_OFTEN: usize = 300;
+const TOO_MANY: usize = 100_000;
 
 /// An outbox that delivers when it is told to. It is an [`Outbox`] in everything else: pass `&outbox` to the code under
 /// test, or a clone of it. Made by [`outbox`](super::outbox()) and [`outbox_on`](super::outbox_on).
@@ -122,7 +124,8 @@ impl<S: Store> TestOutbox<S> {
         }
         let store = self.outbox.store();
         let buried: BTreeSet<Seq> = in_status(store, &[Status::Dead]).await?.iter().map(|found| found.seq).collect();
-        let mut drain = Drain { report: Drained::default(), delivered: HashMap::new(), begun: Instant::now() };
+        let mut drain =
+            Drain { report: Drained::default(), delivered: HashMap::new(), deliveries: 0, begun: Instant::now() };
         self.turns(&mut hand.engine, &mut drain, extent).await?;
         hand.torn = false;
         let mut dead = in_status(store, &[Status::Dead]).await?;
@@ -170,10 +173,8 @@ impl<S: Store> TestOutbox<S> {
                 engine.leave().await;
                 return Ok(turn);
             }
-            if let Some(id) = too_often {
-                let query = pillarbox_core::port::Query { id: Some(id), ..Default::default() };
-                let found = all(self.outbox.store(), &query).await?;
-                let why = format!("an event was delivered {TOO_OFTEN} times in one drain");
+            if let Some((id, why)) = too_often {
+                let found = all(self.outbox.store(), &Query { id: Some(id), ..Query::default() }).await?;
                 return Err(self.stuck(why, found).await);
             }
         }
@@ -228,7 +229,7 @@ impl<S: Store> TestOutbox<S> {
         Ok(())
     }
 
-    async fn stuck(&self, why: String, events: Vec<pillarbox_core::port::Found>) -> DrainError {
+    async fn stuck(&self, why: String, events: Vec<Found>) -> DrainError {
         let now = self.outbox.store().stats().await.map(|stats| stats.now).unwrap_or_default();
         DrainError::Stuck { why, events: events.iter().map(|found| describe(found, now)).collect() }
     }
@@ -247,22 +248,26 @@ impl TestOutbox<MemoryStore> {
 struct Drain {
     report: Drained,
     delivered: HashMap<EventId, usize>,
+    deliveries: usize,
     begun: Instant,
 }
 
 impl Drain {
-    /// Counts the deliveries; names an event that there were too many of.
-    fn count(&mut self, runs: &[Run]) -> Option<EventId> {
-        let mut too_often = None;
+    /// Counts the deliveries; says which was one too many, and why.
+    fn count(&mut self, runs: &[Run]) -> Option<(EventId, String)> {
+        let mut last = None;
         for run in runs {
             let id = run.delivery.event().id();
             let times = self.delivered.entry(id).or_default();
             *times += 1;
             if *times >= TOO_OFTEN {
-                too_often = Some(id);
+                return Some((id, format!("an event was delivered {TOO_OFTEN} times in one drain")));
             }
+            last = Some(id);
         }
-        too_often
+        self.deliveries += runs.len();
+        let why = || format!("there were {TOO_MANY} deliveries in one drain, and it did not end; the last one was");
+        last.filter(|_| self.deliveries >= TOO_MANY).map(|id| (id, why()))
     }
 }
 

@@ -105,7 +105,8 @@ async fn nothing_is_delivered_until_it_is_drained() {
 
 #[tokio::test]
 async fn a_drain_retries_without_waiting_until_events_are_done_or_dead() {
-    let (outbox, seen) = outbox(|meta| if meta.attempt() < 4 { Err(format!("no {}", meta.attempt())) } else { Ok(()) }).await;
+    let (outbox, seen) =
+        outbox(|meta| if meta.attempt() < 4 { Err(format!("no {}", meta.attempt())) } else { Ok(()) }).await;
     place(&outbox, &["1"]).await;
     let begun = std::time::Instant::now();
     let report = outbox.drain().await.unwrap();
@@ -119,7 +120,8 @@ async fn a_drain_retries_without_waiting_until_events_are_done_or_dead() {
 #[tokio::test]
 async fn what_is_dead_is_reported_once_with_its_last_error() {
     let seen = Seen::default();
-    let hopeless = handler(seen.handler(|_| Err("hopeless".into()))).retry(RetryPolicy::fixed(Duration::from_hours(9)).max_attempts(2));
+    let hopeless = handler(seen.handler(|_| Err("hopeless".into())))
+        .retry(RetryPolicy::fixed(Duration::from_hours(9)).max_attempts(2));
     let outbox = testing::outbox().handle(hopeless).start().await.unwrap();
     place(&outbox, &["1"]).await;
     let report = outbox.drain().await.unwrap();
@@ -224,7 +226,7 @@ async fn what_is_put_off_for_ever_is_an_error_that_names_it() {
         .unwrap();
     place(&outbox, &["1"]).await;
     let error = format!("{:?}", outbox.drain().await.unwrap_err());
-    assert!(error.starts_with("an event was delivered 1000 times in one drain\n  OrderPlaced "), "{error}");
+    assert!(error.starts_with("an event was delivered 300 times in one drain\n  OrderPlaced "), "{error}");
     assert!(error.contains("with key \"1\": RETRY, no failed attempts"), "{error}");
 }
 
@@ -398,7 +400,7 @@ async fn assertions_pass_by_the_fields_that_are_named() {
     assert_written!(outbox, OrderPlaced { order_id: order_id.clone(), total_cents: 4_200_u16 });
     assert_written!(outbox, OrderPlaced { note: Some("a gift") }, times = 1);
     assert_written!(outbox, OrderPlaced { .. }, times = 1,);
-    assert_written!(outbox, Payment::Taken { cents: 3 + 4, },);
+    assert_written!(outbox, Payment::Taken { cents: 3 + 4 },);
     assert_not_written!(outbox, Payment::Refused { .. });
     assert_not_written!(outbox, OrderPlaced { order_id: "8", .. });
     assert_not_written!(outbox, OrderShipped);
@@ -475,7 +477,10 @@ async fn an_assertion_that_counts_says_how_many_there_are() {
          OrderPlaced {\"note\":null,\"orderId\":\"8\",\"totalCents\":4200}\n      order_id is \"8\", and not \"7\""
     );
     let text = failure(async { assert_not_written!(outbox, OrderPlaced) }).await;
-    assert!(text.starts_with("assert_not_written: written 2 times, and not wanted\n  asked for: OrderPlaced { .. }\n"), "{text}");
+    assert!(
+        text.starts_with("assert_not_written: written 2 times, and not wanted\n  asked for: OrderPlaced { .. }\n"),
+        "{text}"
+    );
     let text = failure(async { assert_not_written!(outbox, OrderPlaced { order_id: "8" }) }).await;
     assert!(text.starts_with("assert_not_written: written 1 times, and not wanted\n"), "{text}");
 }
