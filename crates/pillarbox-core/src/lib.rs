@@ -17,7 +17,8 @@ pub mod __private {
     pub use crate::domain::protobuf;
     pub use crate::{
         domain::{
-            CodecError, Codecs, Event, EventBuilder, Former, OutboxEvent, Payload, RetryPolicy, Route, SCHEMA_VERSION, text,
+            CodecError, Codecs, Event, EventBuilder, Former, OutboxEvent, Payload, RetryPolicy, Route, SCHEMA_VERSION,
+            text,
         },
         engine::{HandlerSet, Handlers, IntoHandlers, handler},
     };

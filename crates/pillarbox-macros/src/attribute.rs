@@ -86,7 +86,10 @@ impl Said {
 
     fn read_context(&mut self, input: ParseStream<'_>, name: &Ident) -> Result<()> {
         if !input.peek(syn::token::Paren) {
-            return Err(Error::new(name.span(), "write `context(user = user_id, ...)`: a name and where its value comes from"));
+            return Err(Error::new(
+                name.span(),
+                "write `context(user = user_id, ...)`: a name and where its value comes from",
+            ));
         }
         let inner;
         parenthesized!(inner in input);

@@ -96,7 +96,8 @@ fn kinds<'a>(input: &'a DeriveInput, said: &Said) -> Result<Vec<Kind<'a>>> {
                 let name = &variant.ident;
                 let kind = Kind::new(scope, quote!(Self::#name), &name.to_string(), &own, said);
                 if kinds.iter().any(|known| known.is_same(&kind)) {
-                    let message = format!("two variants are the event type {:?}: name one of them with `type`", kind.event_type);
+                    let message =
+                        format!("two variants are the event type {:?}: name one of them with `type`", kind.event_type);
                     return Err(Error::new(variant.span(), message));
                 }
                 kinds.push(kind);

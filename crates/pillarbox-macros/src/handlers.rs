@@ -4,7 +4,10 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{
     Attribute, Error, FnArg, Ident, ImplItem, ImplItemFn, ItemImpl, LitStr, Meta, Path, Result, Token, Type,
-    ext::IdentExt as _, parse::{ParseStream, Parser as _}, parse_quote, spanned::Spanned as _,
+    ext::IdentExt as _,
+    parse::{ParseStream, Parser as _},
+    parse_quote,
+    spanned::Spanned as _,
 };
 
 use crate::{
@@ -85,7 +88,8 @@ enum Role {
 impl Method {
     /// Takes Pillarbox's attributes off a method, if it has any.
     fn take(method: &mut ImplItemFn, private: &TokenStream) -> Result<Option<Self>> {
-        let is_ours = |attribute: &Attribute| ["handler", "fallback", "retry"].iter().any(|name| attribute.path().is_ident(name));
+        let is_ours =
+            |attribute: &Attribute| ["handler", "fallback", "retry"].iter().any(|name| attribute.path().is_ident(name));
         let ours: Vec<Attribute> = method.attrs.extract_if(.., |attribute| is_ours(attribute)).collect();
         let Some(first) = ours.first() else { return Ok(None) };
         let mut role = None;

@@ -3,9 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{
-    Attribute, Error, Expr, Ident, LitFloat, LitInt, LitStr, Result, Token, Type,
-    ext::IdentExt as _,
-    parenthesized,
+    Attribute, Error, Expr, Ident, LitFloat, LitInt, LitStr, Result, Token, Type, ext::IdentExt as _, parenthesized,
     parse::ParseStream,
 };
 
@@ -94,7 +92,8 @@ fn read(input: ParseStream<'_>, attribute: &Attribute, private: &TokenStream) ->
         }
     }
     if seen.is_empty() {
-        let message = "say how: `#[retry(exponential = \"200ms\", max_attempts = 5)]`, `fixed`, `linear`, `never` or `policy`";
+        let message =
+            "say how: `#[retry(exponential = \"200ms\", max_attempts = 5)]`, `fixed`, `linear`, `never` or `policy`";
         return Err(Error::new_spanned(attribute, message));
     }
     let base = base.unwrap_or_else(|| quote!(<#policy as ::std::default::Default>::default()));

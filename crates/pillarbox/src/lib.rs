@@ -28,9 +28,9 @@ pub use pillarbox_core::domain::MessagePack;
 pub use pillarbox_core::domain::protobuf;
 pub use pillarbox_core::{
     domain::{
-        AggregateType, BoxError, CircuitPolicy, Codec, CodecError, Codecs, Dedup, Delivery, Epoch, Event, EventBuilder, EventError,
-        EventId, EventType, Failure, Former, HandlerError, Headers, Json, Key, Outcome, OutboxEvent, Partition, Payload,
-        Policy, Reads, Record, RetryPolicy, Route, Seq, Standing, Status, Timestamp,
+        AggregateType, BoxError, CircuitPolicy, Codec, CodecError, Codecs, Dedup, Delivery, Epoch, Event, EventBuilder,
+        EventError, EventId, EventType, Failure, Former, HandlerError, Headers, Json, Key, OutboxEvent, Outcome,
+        Partition, Payload, Policy, Reads, Record, RetryPolicy, Route, Seq, Standing, Status, Timestamp,
     },
     engine::{
         Builder, Bus, BusEvent, Configured, Context, ContextProvider, Dead, Duplicate, EventFallback, EventHandler, Failed, Fallback,

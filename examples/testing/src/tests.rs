@@ -79,3 +79,20 @@ async fn the_shop_works_on_sqlite() -> Tested {
     outbox.shutdown().await;
     Ok(())
 }
+
+/// The same by hand, with a crash.
+#[tokio::test]
+async fn a_crash_on_sqlite_loses_nothing_either() -> Tested {
+    let folder = tempfile::tempdir()?;
+    let store = SqliteStore::open(folder.path().join("shop.db").display().to_string()).await?;
+    let warehouse = Arc::new(Warehouse::default());
+    let outbox = testing::outbox_on(store).with(|outbox| shop::handlers(outbox, &warehouse)).start().await?;
+    shop::place(&outbox, "7", 250_000).await?;
+    shop::place(&outbox, "8", 4_200).await?;
+    outbox.crash_after_handler();
+    assert_eq!(outbox.drain().await?.lost.len(), 2);
+    let report = outbox.drain().await?;
+    assert_eq!((report.delivered.len(), report.failed.len()), (2, 1));
+    assert_eq!(warehouse.shipped(), ["7", "8"]);
+    Ok(())
+}

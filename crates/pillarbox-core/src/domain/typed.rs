@@ -110,6 +110,13 @@ pub mod text {
         }
     }
 
+    /// A field of a variant is there by reference.
+    impl<T: Display> OfOption for Of<'_, &Option<T>> {
+        fn text(&self) -> Option<String> {
+            self.0.as_ref().map(ToString::to_string)
+        }
+    }
+
     /// Found behind one more reference, for everything else.
     pub trait OfDisplay {
         /// The text.

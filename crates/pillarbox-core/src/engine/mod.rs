@@ -61,8 +61,8 @@ pub use dedup::Duplicate;
 pub use dispatcher::Report;
 pub use error::{OutboxError, WriteError};
 pub use handler::{
-    Configured, EventFallback, EventHandler, Failed, Fallback, Handle, Handler, HandlerExt, HandlerSet, Handlers, IntoHandlers, IntoRegistration,
-    Metadata, Registration, Set, handler,
+    Configured, EventFallback, EventHandler, Failed, Fallback, Handle, Handler, HandlerExt, HandlerSet, Handlers,
+    IntoHandlers, IntoRegistration, Metadata, Registration, Set, handler,
 };
 pub use hook::{NoHook, WriterHook};
 pub use ids::new_id;

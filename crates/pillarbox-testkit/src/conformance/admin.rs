@@ -94,7 +94,12 @@ pub async fn events_are_found_by_text_in_payload_or_error<B: Backend>() {
             Event::builder("C").json(&"else"),
         ])
         .await;
-    let failed = Change::Dead { attempts: 1, error: "Connection REFUSED by order-service".to_owned(), progress: None, hold: false };
+    let failed = Change::Dead {
+        attempts: 1,
+        error: "Connection REFUSED by order-service".to_owned(),
+        progress: None,
+        hold: false,
+    };
     scene.settle_one(&owner, seqs[2], failed).await;
     let by_text = async |text: &str| list(&scene, &query(|q| q.text = Some(text.to_owned()))).await;
     assert_eq!(by_text("order").await, [seqs[0], seqs[2]]);

@@ -191,7 +191,8 @@ pub async fn a_fallback_runs_once_and_its_success_is_the_end<B: Backend>() {
         .context(|| Ok(Context::from_iter([("user", "ann"), ("channel", "is the event's own")])))
         .handle(handler(said.handler("ship", 99)).id("ship"))
         .fallback(move |placed: Placed, failed: Failed| {
-            let words = [failed.handler_id(), &placed.order, &failed.error(), failed.context("user").unwrap_or("nobody")];
+            let words =
+                [failed.handler_id(), &placed.order, &failed.error(), failed.context("user").unwrap_or("nobody")];
             of_type.say(format!("{} after {} of {:?}", words.join("; "), failed.failures(), failed.context("channel")));
             assert_eq!(failed.key().map(pillarbox_core::domain::Key::as_str), Some("7"));
             async {}
@@ -280,11 +281,10 @@ pub async fn an_older_schema_is_read_as_the_newer_type<B: Backend>() {
     };
     let outbox = outbox(&stage).await.handle(on_priced).start().await.expect("start");
     let newer = Priced { cents: 3, currency: "USD".into() }.to_event().header("schema-version", "3");
-    let ids = write(&outbox, [
-        PricedBefore { cents: 1 }.to_event(),
-        Priced { cents: 2, currency: "USD".into() }.to_event(),
-        newer,
-    ])
+    let ids = write(
+        &outbox,
+        [PricedBefore { cents: 1 }.to_event(), Priced { cents: 2, currency: "USD".into() }.to_event(), newer],
+    )
     .await;
     stage.until_count(Status::Done, 2).await;
     stage.until_count(Status::Dead, 1).await;
@@ -329,7 +329,8 @@ pub async fn a_destination_that_is_down_uses_up_no_attempts<B: Backend>() {
         let down = *state.lock();
         async move { if down { Err(HandlerError::msg("no route to host").unavailable()) } else { Ok(()) } }
     };
-    let circuit = CircuitPolicy { failures: 2, shortest: Duration::from_millis(50), longest: Duration::from_millis(100) };
+    let circuit =
+        CircuitPolicy { failures: 2, shortest: Duration::from_millis(50), longest: Duration::from_millis(100) };
     let outbox = outbox(&stage)
         .await
         .circuit(circuit)

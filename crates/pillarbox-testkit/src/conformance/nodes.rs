@@ -286,8 +286,7 @@ pub async fn an_event_whose_route_only_another_node_has_is_deferred<B: Backend>(
     let stage = Stage::<B>::new().await;
     let grace = Duration::from_millis(50);
     let old = stage.node().await.route_grace(grace).start().await.expect("start");
-    let new =
-        stage.node().await.route_grace(grace).route("Novel", stage.probe.handler()).start().await.expect("start");
+    let new = stage.node().await.route_grace(grace).route("Novel", stage.probe.handler()).start().await.expect("start");
     // Both know of each other.
     until("even shares", || old.partitions_owned() == 128 && new.partitions_owned() == 128).await;
     let of = |n: usize| pillarbox_core::Event::builder("Novel").key(format!("k{n}")).json(&n);
