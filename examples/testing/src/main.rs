@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     while outbox.stats().await?.pending() > 0 {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-    println!("{:?} are shipped", warehouse.shipped());
+    println!("{:?} are shipped", warehouse.shipped().await);
     outbox.shutdown().await;
     Ok(())
 }

@@ -1,13 +1,15 @@
 //! A shop that knows nothing of tests.
 
-use std::{
-    collections::BTreeSet,
-    error::Error,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeSet, error::Error, sync::Arc};
 
-use pillarbox::{Builder, mode::Delivers, port::Store, port::TransactStore, prelude::*};
+use pillarbox::{
+    Builder,
+    mode::Delivers,
+    port::{Store, TransactStore},
+    prelude::*,
+};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
 
 #[derive(Debug, Serialize, Deserialize, OutboxEvent)]
 #[outbox(aggregate = "Order", key = order_id)]
@@ -52,13 +54,13 @@ impl Warehouse {
         if placed.total_cents >= 100_000 && !meta.is_retry() {
             return Err("the carrier does not answer");
         }
-        self.shipped.lock().unwrap_or_else(PoisonError::into_inner).insert(placed.order_id);
+        self.shipped.lock().await.insert(placed.order_id);
         Ok(())
     }
 }
 
 impl Warehouse {
-    pub(crate) fn shipped(&self) -> Vec<String> {
-        self.shipped.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    pub(crate) async fn shipped(&self) -> Vec<String> {
+        self.shipped.lock().await.iter().cloned().collect()
     }
 }

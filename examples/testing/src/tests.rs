@@ -35,7 +35,7 @@ async fn a_large_order_is_shipped_when_the_carrier_answers() -> Tested {
     let report = outbox.drain().await?;
     assert_eq!(report.failed[0].error, "the carrier does not answer");
     assert_eq!(report.delivered.len(), 1);
-    assert_eq!(warehouse.shipped(), ["7"]);
+    assert_eq!(warehouse.shipped().await, ["7"]);
     Ok(())
 }
 
@@ -45,7 +45,10 @@ async fn a_second_delivery_ships_nothing() -> Tested {
     let state = warehouse.clone();
     let outbox = testing::outbox()
         .with(|outbox| shop::handlers(outbox, &warehouse))
-        .twice_comparing(move || std::future::ready(state.shipped()))
+        .twice_comparing(move || {
+            let state = state.clone();
+            async move { state.shipped().await }
+        })
         .start()
         .await?;
     shop::place(&outbox, "7", 4_200).await?;
@@ -62,7 +65,7 @@ async fn a_crash_before_the_outcome_is_stored_loses_nothing() -> Tested {
     outbox.crash_after_handler();
     assert!(outbox.drain().await?.crashed);
     assert_eq!(outbox.drain().await?.delivered.len(), 1);
-    assert_eq!(warehouse.shipped(), ["7"]);
+    assert_eq!(warehouse.shipped().await, ["7"]);
     Ok(())
 }
 
@@ -75,7 +78,7 @@ async fn the_shop_works_on_sqlite() -> Tested {
     let outbox = shop::handlers(Outbox::single_node(store), &warehouse).start().await?;
     shop::place(&outbox, "7", 250_000).await?;
     outbox.drain_within(Duration::from_secs(10)).await?;
-    assert_eq!(warehouse.shipped(), ["7"]);
+    assert_eq!(warehouse.shipped().await, ["7"]);
     outbox.shutdown().await;
     Ok(())
 }
@@ -93,6 +96,6 @@ async fn a_crash_on_sqlite_loses_nothing_either() -> Tested {
     assert_eq!(outbox.drain().await?.lost.len(), 2);
     let report = outbox.drain().await?;
     assert_eq!((report.delivered.len(), report.failed.len()), (2, 1));
-    assert_eq!(warehouse.shipped(), ["7", "8"]);
+    assert_eq!(warehouse.shipped().await, ["7", "8"]);
     Ok(())
 }
