@@ -294,6 +294,20 @@ async fn a_crash_keeps_the_attempts_that_had_failed_before() {
 }
 
 #[tokio::test]
+async fn an_event_whose_process_dies_of_it_again_and_again_is_dead() {
+    let (outbox, seen) = outbox(|_| Ok(())).await;
+    place(&outbox, &["1"]).await;
+    // The first time it is nobody's suspect; then three starts are counted.
+    for _ in 0..4 {
+        outbox.crash_after_handler();
+        assert!(outbox.drain().await.unwrap().crashed);
+    }
+    let report = outbox.drain().await.unwrap();
+    assert_eq!((report.crashed, report.delivered.len(), report.dead.len()), (false, 0, 1));
+    assert_eq!(seen.attempts(), [1, 1, 1, 1]);
+}
+
+#[tokio::test]
 async fn a_drain_that_is_dropped_is_a_crash() {
     let (begun, seen) = (Arc::new(tokio::sync::Notify::new()), Seen::default());
     let (told, hangs) = (begun.clone(), Arc::new(AtomicUsize::new(1)));
@@ -331,6 +345,38 @@ async fn twice_runs_every_event_twice_in_a_row() {
     assert_eq!((report.delivered.len(), report.lost.len()), (4, 4));
     assert_eq!(seen.orders(), ["1", "1", "2", "2", "1", "1", "3", "3"]);
     assert_eq!(outbox.stats().await.unwrap().count(Status::Done), 4);
+}
+
+#[tokio::test]
+async fn twice_runs_what_a_handler_writes_twice_as_well() {
+    let (seen, later) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(None::<Outbox<MemoryStore>>)));
+    let (of_orders, of_payments, writes) = (seen.clone(), seen.clone(), later.clone());
+    let outbox = testing::outbox()
+        .handle(move |placed: OrderPlaced| {
+            of_orders.lock().push(placed.order_id);
+            let outbox = writes.lock().clone().unwrap();
+            async move {
+                let mut tx = outbox.begin().await.unwrap();
+                // Without a key it goes to the workers as soon as it is committed.
+                tx.write(&Payment::Taken { cents: 7 }).await.unwrap();
+                tx.commit().await.unwrap();
+            }
+        })
+        .handle(move |_: Payment, meta: Metadata| {
+            of_payments.lock().push(meta.id().to_string());
+            async {}
+        })
+        .twice()
+        .start()
+        .await
+        .unwrap();
+    *later.lock() = Some(outbox.clone());
+    place(&outbox, &["1"]).await;
+    let report = outbox.drain().await.unwrap();
+    let payments: Vec<_> = report.delivered[1..].iter().map(|event| event.id().to_string()).collect();
+    let [first, second] = &payments[..] else { panic!("{payments:?}") };
+    let one = String::from("1");
+    assert_eq!(*seen.lock(), [&one, &one, first, first, second, second].map(Clone::clone));
 }
 
 #[tokio::test]
