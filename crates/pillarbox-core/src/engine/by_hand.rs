@@ -67,12 +67,26 @@ impl ByHand {
         Ok(())
     }
 
-    /// Runs the workers until they have nothing to do, or until `halt` is set while one of them waits for something;
-    /// what runs then is finished.
-    pub async fn work(&mut self, halt: &AtomicBool) {
-        let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
+    /// Runs the workers until they have nothing to do.
+    pub async fn work(&mut self) {
         let one_for_suspects = std::iter::once(Serves::Suspects);
         let each = one_for_suspects.chain(std::iter::repeat_n(Serves::Queues, self.shared.settings.workers));
+        self.run_workers(each, &AtomicBool::new(false)).await;
+    }
+
+    /// Runs one worker at a time, until `halt` is set while its delivery waits for something: that delivery is finished,
+    /// and is the last.
+    pub async fn work_until(&mut self, halt: &AtomicBool) {
+        for serves in [Serves::Suspects, Serves::Queues] {
+            self.run_workers(std::iter::once(serves), halt).await;
+            if halt.load(Ordering::Relaxed) {
+                return;
+            }
+        }
+    }
+
+    async fn run_workers(&self, each: impl Iterator<Item = Serves>, halt: &AtomicBool) {
+        let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
         let run = |serves| Worker::new(self.shared.clone(), serves).run(stop.clone(), abort.clone());
         let mut workers = pin!(join_all(each.map(run)));
         poll_fn(|context| {

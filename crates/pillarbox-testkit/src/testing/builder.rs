@@ -166,7 +166,7 @@ impl<S: Store> Builder<S> {
         if twice.is_some() {
             recorder.one_at_a_time();
             // So that the event which was delivered last before a crash is the first after it; and no event is dead of it.
-            engine = engine.workers(1).cold_capacity(1).page_size(1).lane_capacity(1).max_starts(1_000);
+            engine = engine.cold_capacity(1).page_size(1).lane_capacity(1).max_starts(1_000);
         }
         let (outbox, hand) = engine.start_by_hand().await?;
         Ok(TestOutbox::new(outbox, hand, recorder, clock, twice))

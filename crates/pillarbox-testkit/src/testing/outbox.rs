@@ -169,20 +169,25 @@ impl<S: Store> TestOutbox<S> {
             if settled > 0 {
                 turn = Turn::Worked;
             }
-            if settled == 0 || extent == Extent::Once {
-                engine.leave().await;
-                return Ok(turn);
-            }
             if let Some((id, why)) = too_often {
                 let found = all(self.outbox.store(), &Query { id: Some(id), ..Query::default() }).await?;
                 return Err(self.stuck(why, found).await);
+            }
+            // With what a handler has just written in memory, the first run would be of another event than the second,
+            // which begins with what is in the table.
+            if settled == 0 || extent == Extent::Once || self.twice.is_some() {
+                engine.leave().await;
+                return Ok(turn);
             }
         }
     }
 
     async fn work(&self, engine: &mut ByHand) -> Result<Vec<Run>, DrainError> {
         engine.read().await?;
-        engine.work(self.recorder.halt()).await;
+        match self.twice {
+            None => engine.work().await,
+            Some(_) => engine.work_until(self.recorder.halt()).await,
+        }
         Ok(self.recorder.take())
     }
 
