@@ -37,7 +37,6 @@ use super::report::all;
 ///
 /// It reads the table: what is rolled back, or not committed yet, is not there, and neither is what was purged, or
 /// deleted by `OnSuccess::Delete`. An enum's variant is named with its path, as in `OrderEvent::Placed { .. }`.
-#[doc(hidden)]
 #[macro_export]
 macro_rules! assert_written {
     ($outbox:expr, $event:path { $($fields:tt)* } $(,)?) => {
@@ -64,7 +63,6 @@ macro_rules! assert_written {
 /// assert_not_written!(outbox, OrderPlaced { order_id: "7", .. });
 /// # Ok(()) }
 /// ```
-#[doc(hidden)]
 #[macro_export]
 macro_rules! assert_not_written {
     ($outbox:expr, $event:path { $($fields:tt)* } $(,)?) => {
@@ -124,11 +122,13 @@ macro_rules! __wanted_value {
 }
 
 /// A value as it is compared.
+#[doc(hidden)]
 pub fn value<T: Serialize + ?Sized>(value: &T) -> Value {
     serde_json::to_value(value).unwrap_or_else(|error| Value::String(format!("<{error}>")))
 }
 
 /// How often an event is to be there.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
     /// Once or more.
@@ -140,6 +140,7 @@ pub enum Times {
 }
 
 /// The event that an assertion is about.
+#[doc(hidden)]
 pub struct Asked<E, F> {
     name: &'static str,
     wanted: Vec<(&'static str, Value)>,
@@ -189,6 +190,7 @@ enum Look {
 }
 
 /// Says what is wrong, if anything is.
+#[doc(hidden)]
 pub async fn check<S: Store, E: OutboxEvent, F: Fn(&E) -> Option<Vec<Value>>>(
     assertion: &str,
     outbox: &Outbox<S>,
