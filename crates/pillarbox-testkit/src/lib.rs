@@ -1,6 +1,7 @@
 //! What tests of an outbox need: a store in memory, scripted faults, a probe for handlers, and the exam that
 //! every store passes.
 //!
+//! - [`testing`] is for users' tests of their handlers: `pillarbox::testing`.
 //! - [`MemoryStore`] implements all ports without a database, with real transactions and a clock of choice.
 //! - [`ManualClock`] moves only when it is told to.
 //! - [`Faulty`] wraps any store and lets a test script what goes wrong, call by call.
@@ -25,6 +26,7 @@ pub mod probe;
 pub mod processes;
 pub mod proof;
 pub mod simulation;
+pub mod testing;
 #[cfg(feature = "processes")]
 pub mod told;
 

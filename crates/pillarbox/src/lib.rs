@@ -13,6 +13,7 @@
 //! | `macros` | `derive(OutboxEvent)` and `#[handlers]` | yes |
 //! | `messagepack` | payloads in MessagePack | no |
 //! | `protobuf` | payloads in Protobuf, for types that `prost` knows | no |
+//! | `testing` | an outbox for tests of handlers, and assertions about what was written | no |
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod any;
@@ -32,10 +33,10 @@ pub use pillarbox_core::{
         Partition, Payload, Policy, Reads, Record, RetryPolicy, Route, Seq, Standing, Status, Timestamp,
     },
     engine::{
-        Builder, Configured, Context, ContextProvider, Dead, Duplicate, EventFallback, EventHandler, Failed, Fallback,
-        Handle, Handler, HandlerExt, HandlerSet, Handlers, Heartbeat, Interceptor, IntoEvent, IntoHandlers,
-        IntoRegistration, Metadata, NoHook, OnDeadHead, OnSuccess, Outbox, OutboxError, PurgeOptions, Receipt,
-        Registration, Report, Set, Transaction, WriteError, WriterHook, handler, mode, new_id,
+        Builder, Bus, BusEvent, Configured, Context, ContextProvider, Dead, Duplicate, EventFallback, EventHandler,
+        Failed, Fallback, Handle, Handler, HandlerExt, HandlerSet, Handlers, Heartbeat, Interceptor, IntoEvent,
+        IntoHandlers, IntoRegistration, Metadata, NoHook, OnDeadHead, OnSuccess, Outbox, OutboxError, PublishError,
+        PurgeOptions, Receipt, Registration, Report, Set, Transaction, WriteError, WriterHook, handler, mode, new_id,
     },
     observe,
     port::{self, Actor, Fleet, Found, Listing, NodeStatus, PurgeScope, Query, Stats, StoreError, StoreErrorKind},
@@ -48,6 +49,8 @@ pub use pillarbox_mysql::{MySqlStore, Options as MySqlOptions};
 pub use pillarbox_postgres::{Options as PostgresOptions, PostgresStore, PostgresTransaction};
 #[cfg(feature = "sqlite")]
 pub use pillarbox_sqlite::{Durability, Options as SqliteOptions, SqliteStore, SqliteTransaction};
+#[cfg(feature = "testing")]
+pub use pillarbox_testkit::testing;
 
 /// What most programs need: `use pillarbox::prelude::*`.
 pub mod prelude {

@@ -3,6 +3,7 @@
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use super::{
+    by_hand::ByHand,
     context::{ContextProvider, Providers},
     error::OutboxError,
     handler::{EventFallback, Handler, Handlers, IntoHandlers, IntoRegistration, Registration, Routes, RoutesBuilder},
@@ -398,6 +399,20 @@ impl<S: Store, M: Delivers> Builder<S, M> {
         let Parts { store, shared, writer } = self.prepare(routes).await?;
         let node = Node::start(shared.clone()).await?;
         Ok(Outbox::assemble(store, writer, shared, node))
+    }
+
+    /// Checks the settings and prepares the tables, and delivers nothing: what the tasks would do, the second value does
+    /// when it is told. `pillarbox::testing` is the way to use it.
+    #[doc(hidden)]
+    pub async fn start_by_hand(mut self) -> Result<(Outbox<S>, ByHand), OutboxError> {
+        let routes = match std::mem::take(&mut self.routes).build(&self.codecs, self.settings.circuit) {
+            // Code that only writes is tested as well.
+            Err(OutboxError::NoHandler) => Routes::default(),
+            routes => routes?,
+        };
+        let Parts { store, shared, writer } = self.prepare(routes).await?;
+        let node = Node::writer_only(shared.clone());
+        Ok((Outbox::assemble(store, writer, shared.clone(), node), ByHand::new(shared)))
     }
 }
 

@@ -20,12 +20,16 @@
 //! | `settler` | outcomes to the table, in batches, behind the fence |
 //! | `upkeep` | purge and gauges |
 //! | `node` | starts and stops the tasks |
+//! | `by_hand` | the same without tasks, for tests |
+//! | `bus` | events for listeners in the process, stored and not |
 //!
 //! Each file that takes part in an event's way says at its top what happens when the process dies between
 //! two of its steps.
 
 mod backoff;
 mod builder;
+mod bus;
+mod by_hand;
 mod context;
 mod dead;
 mod dedup;
@@ -48,6 +52,9 @@ mod upkeep;
 mod writer;
 
 pub use builder::{Builder, mode};
+pub use bus::{Bus, BusEvent, PublishError};
+#[doc(hidden)]
+pub use by_hand::ByHand;
 pub use context::{Context, ContextProvider};
 pub use dead::Dead;
 pub use dedup::Duplicate;

@@ -91,7 +91,8 @@ impl Node {
         node
     }
 
-    fn idle(shared: Arc<Shared>) -> Self {
+    /// A background without tasks.
+    pub(crate) fn idle(shared: Arc<Shared>) -> Self {
         let purge = shared.settings.purge.map(|options| Arc::new(Purge::new(shared.clone(), options)));
         Self { shared, purge, stops: Stops::default(), tasks: Mutex::default(), shutting_down: AsyncMutex::new(false) }
     }
@@ -160,7 +161,7 @@ impl Node {
     }
 
     /// Gives the partitions that are left to whoever wants them next.
-    async fn leave(&self) {
+    pub(crate) async fn leave(&self) {
         let (lease, released, mark) = {
             let mut flight = self.shared.flight.lock();
             let Some(lease) = flight.owned.lease().cloned() else {

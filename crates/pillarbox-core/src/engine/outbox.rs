@@ -10,7 +10,10 @@ use super::{
     transaction::{Receipt, Transaction},
     writer::{IntoEvent, Writer},
 };
-use crate::port::{Stats, TransactStore, WriteStore};
+use crate::{
+    domain::Codecs,
+    port::{Stats, TransactStore, WriteStore},
+};
 
 /// A running outbox: writes events, and delivers them unless it is
 /// [`writer_only`](Outbox::writer_only). Clones are the same outbox.
@@ -86,6 +89,11 @@ impl<S> Outbox<S> {
     /// The database that events are written to.
     pub fn store(&self) -> &S {
         &self.inner.store
+    }
+
+    /// The formats that it writes and reads.
+    pub fn codecs(&self) -> &Codecs {
+        self.inner.writer.codecs()
     }
 
     /// Stops: nothing new is started, what runs is finished within the drain timeout or dropped without

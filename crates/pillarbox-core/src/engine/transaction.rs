@@ -2,16 +2,24 @@
 
 use std::{
     ops::{Deref, DerefMut},
+    panic::AssertUnwindSafe,
     sync::Arc,
 };
 
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+
 use super::{
     dedup::Duplicate,
+    dispatcher::panic_text,
     error::WriteError,
     outbox::Inner,
     writer::{IntoEvent, Written},
 };
-use crate::{domain::EventId, port::TransactStore};
+use crate::{
+    domain::{Codecs, EventId},
+    port::{BoxFuture, TransactStore},
+};
 
 /// A database transaction that knows its events. `&mut *tx` is the driver's connection.
 ///
@@ -23,11 +31,13 @@ pub struct Transaction<S: TransactStore> {
     tx: Option<S::Tx>,
     written: Vec<Written>,
     duplicates: Vec<Duplicate>,
+    // In a mutex for the sake of `Sync`, which futures lack.
+    afterwards: Mutex<Vec<BoxFuture<'static, ()>>>,
 }
 
 impl<S: TransactStore> Transaction<S> {
     pub(crate) fn new(outbox: Arc<Inner<S>>, tx: S::Tx) -> Self {
-        Self { outbox, tx: Some(tx), written: Vec::new(), duplicates: Vec::new() }
+        Self { outbox, tx: Some(tx), written: Vec::new(), duplicates: Vec::new(), afterwards: Mutex::default() }
     }
 
     /// Writes one event. Returns its id, or that of the event a hook put in its place, or that of the earlier
@@ -59,6 +69,28 @@ impl<S: TransactStore> Transaction<S> {
         &self.duplicates
     }
 
+    pub(crate) fn codecs(&self) -> &Codecs {
+        self.outbox.writer.codecs()
+    }
+
+    /// Runs this when the transaction has committed, after what was given before it; `commit` comes back when it is
+    /// done. A panic is logged. After a rollback, and when it is not known whether the commit took effect, it is dropped.
+    ///
+    /// It lives in memory alone: when the process dies between the commit and this, it is lost. What must not be lost is
+    /// an event.
+    ///
+    /// ```
+    /// # use pillarbox_core::{Outbox, engine::WriteError, port::TransactStore};
+    /// # async fn example<S: TransactStore>(outbox: Outbox<S>) -> Result<(), WriteError> {
+    /// let mut tx = outbox.begin().await?;
+    /// tx.after_commit(async { println!("the order is placed") });
+    /// tx.commit().await
+    /// # }
+    /// ```
+    pub fn after_commit(&mut self, run: impl Future<Output = ()> + Send + 'static) {
+        self.afterwards.get_mut().push(Box::pin(run));
+    }
+
     /// Commits, and hands the events to the dispatcher.
     ///
     /// An error that [is of unknown outcome](WriteError::is_outcome_unknown) means that the connection broke
@@ -68,6 +100,11 @@ impl<S: TransactStore> Transaction<S> {
         match self.outbox.store.commit(tx).await {
             Ok(()) => {
                 self.written.drain(..).for_each(Written::committed);
+                for run in std::mem::take(self.afterwards.get_mut()) {
+                    if let Err(panic) = AssertUnwindSafe(run).catch_unwind().await {
+                        tracing::error!(panic = panic_text(&*panic), "what was to run after a commit panicked");
+                    }
+                }
                 Ok(())
             }
             Err(error) => {

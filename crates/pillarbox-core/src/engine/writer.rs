@@ -91,6 +91,10 @@ impl Writer {
         Self { shared, codecs, providers, hooks, key_rule }
     }
 
+    pub(crate) fn codecs(&self) -> &Codecs {
+        &self.codecs
+    }
+
     /// Inserts a batch into the transaction, as one statement or a few.
     pub(crate) async fn write<S, Tx>(
         &self,

@@ -13,3 +13,4 @@ mod memory;
 mod mutants;
 mod probe;
 mod simulation;
+mod testing;

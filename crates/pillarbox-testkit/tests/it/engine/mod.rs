@@ -1,6 +1,7 @@
 //! The engine with scripted faults, on the store in memory. What holds on every store without a fault is in the
 //! conformance suite; here are the races and the failures that only a script can bring about.
 
+mod bus;
 mod fault;
 mod hand_over;
 mod hooks;
