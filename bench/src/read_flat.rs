@@ -69,12 +69,8 @@ impl<D: Database> Side<D> {
     async fn cost(&self, pages: usize) -> Result<f64> {
         let begun = Instant::now();
         for _ in 0..pages {
-            let scan = Scan {
-                partitions: PartitionSet::ALL,
-                after: &self.position,
-                limit: PAGE,
-                skip_recent: Duration::ZERO,
-            };
+            let scan =
+                Scan { partitions: PartitionSet::ALL, after: &self.position, limit: PAGE, skip_recent: Duration::ZERO };
             let page = self.store.page(scan, &mut |_: Candidate<'_>| true).await?;
             if page.rows.len() != PAGE {
                 return Err(format!("a page has {} rows", page.rows.len()).into());

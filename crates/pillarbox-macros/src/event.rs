@@ -160,10 +160,10 @@ impl<'a> Kind<'a> {
 
     fn route(&self, private: &TokenStream, version: u32, in_type: bool) -> TokenStream {
         let event_type = self.type_name(version, in_type);
-        match &self.aggregate {
-            Some(aggregate) => quote!(#private::Route::new(#aggregate, #event_type)),
-            None => quote!(<#private::Route as ::std::convert::From<&str>>::from(#event_type)),
+        if let Some(aggregate) = &self.aggregate {
+            return quote!(#private::Route::new(#aggregate, #event_type));
         }
+        quote!(<#private::Route as ::std::convert::From<&str>>::from(#event_type))
     }
 
     /// An arm of the match in `describe`.
@@ -240,12 +240,10 @@ fn decode(said: &Said, kinds: &[Kind<'_>], private: &TokenStream, version: u32, 
     } else {
         quote!(event.schema_version()?)
     };
-    let former = match &said.upcast {
-        Some(upcast) => upcasted(upcast, private),
-        None => quote! {
-            ::std::result::Result::Err(#private::CodecError::former(version, #version))
-        },
-    };
+    let former = said.upcast.as_ref().map_or_else(
+        || quote!(::std::result::Result::Err(#private::CodecError::former(version, #version))),
+        |upcast| upcasted(upcast, private),
+    );
     quote! {
         let version: u32 = #found;
         if version == #version {

@@ -79,10 +79,8 @@ fn read(input: ParseStream<'_>, attribute: &Attribute, private: &TokenStream) ->
                 let inner;
                 parenthesized!(inner in input);
                 let class: Type = inner.parse()?;
-                settings.push(match word.as_str() {
-                    "on" => quote!(.retry_on::<#class>()),
-                    _ => quote!(.never_on::<#class>()),
-                });
+                let method = if word == "on" { quote!(retry_on) } else { quote!(never_on) };
+                settings.push(quote!(.#method::<#class>()));
             }
             other => return Err(Error::new(name.span(), unknown(other, &KNOWN))),
         }

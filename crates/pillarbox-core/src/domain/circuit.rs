@@ -86,7 +86,7 @@ impl Circuit {
                 self.state = State::Probing { times };
                 Gate::Probe
             }
-            State::Open { until, .. } => Gate::Wait(until - now),
+            State::Open { until, .. } => Gate::Wait(until.saturating_sub(now)),
             // The probe decides soon; if it does not come back, `gave_up` tells.
             State::Probing { .. } => Gate::Wait(self.policy.shortest),
         }

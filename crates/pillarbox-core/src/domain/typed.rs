@@ -49,7 +49,7 @@ pub trait OutboxEvent: Sized + Send + 'static {
 }
 
 /// An event that was written with a former version of its schema: what `#[outbox(upcast = ...)]` is given.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Former<'a> {
     event: &'a Event,
     version: u32,

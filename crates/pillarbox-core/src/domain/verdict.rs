@@ -341,27 +341,34 @@ pub fn decide(policy: &RetryPolicy, attempts: u32, result: &Result<Outcome, Fail
 pub fn combine(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
     let mut verdicts = verdicts.into_iter();
     let first = verdicts.next().unwrap_or(Verdict::Done);
-    verdicts.fold(first, |all, one| match (all, one) {
-        (Verdict::Retry { attempts: a, after: x, error: e }, Verdict::Retry { attempts: b, after: y, error: f }) => {
-            Verdict::Retry { attempts: a.max(b), after: x.min(y), error: both(&e, &f) }
-        }
-        (Verdict::Retry { attempts: a, after, error: e }, Verdict::Dead { attempts: b, error: f })
-        | (Verdict::Dead { attempts: b, error: f }, Verdict::Retry { attempts: a, after, error: e }) => {
-            Verdict::Retry { attempts: a.max(b), after, error: both(&e, &f) }
-        }
-        (Verdict::Retry { attempts, after: x, error }, Verdict::Defer { after: y })
-        | (Verdict::Defer { after: x }, Verdict::Retry { attempts, after: y, error }) => {
-            Verdict::Retry { attempts, after: x.min(y), error }
-        }
+    verdicts.fold(first, pair)
+}
+
+fn pair(one: Verdict, other: Verdict) -> Verdict {
+    use Verdict::{Dead, Defer, Done, Retry};
+    match (one, other) {
+        (Done, verdict) | (verdict, Done) => verdict,
+        (Defer { after: one }, Defer { after: other }) => Defer { after: one.min(other) },
         // What was given up counts, and what was put off comes again.
-        (Verdict::Dead { attempts, error }, Verdict::Defer { after })
-        | (Verdict::Defer { after }, Verdict::Dead { attempts, error }) => Verdict::Retry { attempts, after, error },
-        (Verdict::Dead { attempts: a, error: e }, Verdict::Dead { attempts: b, error: f }) => {
-            Verdict::Dead { attempts: a.max(b), error: both(&e, &f) }
+        (Dead { attempts, error }, Defer { after }) | (Defer { after }, Dead { attempts, error }) => {
+            Retry { attempts, after, error }
         }
-        (Verdict::Defer { after: x }, Verdict::Defer { after: y }) => Verdict::Defer { after: x.min(y) },
-        (Verdict::Done, other) | (other, Verdict::Done) => other,
-    })
+        (Retry { attempts, after, error }, Defer { after: other })
+        | (Defer { after: other }, Retry { attempts, after, error }) => {
+            Retry { attempts, after: after.min(other), error }
+        }
+        // All that failed in one delivery have counted the same attempt.
+        (Retry { attempts, after, error }, Dead { error: last, .. })
+        | (Dead { error: last, .. }, Retry { attempts, after, error }) => {
+            Retry { attempts, after, error: both(&error, &last) }
+        }
+        (Retry { attempts, after, error }, Retry { after: sooner, error: last, .. }) => {
+            Retry { attempts, after: after.min(sooner), error: both(&error, &last) }
+        }
+        (Dead { attempts, error }, Dead { attempts: other, error: last }) => {
+            Dead { attempts: attempts.max(other), error: both(&error, &last) }
+        }
+    }
 }
 
 /// Two errors in one text.
@@ -457,6 +464,31 @@ mod tests {
         assert_eq!(Ok::<_, fmt::Error>(()).into_answer(), Ok(Outcome::Done));
         assert_eq!(Ok::<_, HandlerError>(Outcome::RetryAfter(SECOND)).into_answer(), Ok(Outcome::RetryAfter(SECOND)));
         assert!(Err::<(), _>(fmt::Error).into_answer().is_err());
+    }
+
+    #[test]
+    fn an_event_is_tried_again_while_one_of_its_handlers_may_be() {
+        let retry = |after| Verdict::Retry { attempts: 2, after, error: "r".into() };
+        let dead = || Verdict::Dead { attempts: 2, error: "d".into() };
+        let defer = |after| Verdict::Defer { after };
+        let cases = [
+            (vec![], Verdict::Done),
+            (vec![Verdict::Done, Verdict::Done], Verdict::Done),
+            (vec![Verdict::Done, dead()], dead()),
+            (vec![Verdict::Done, retry(SECOND), Verdict::Done], retry(SECOND)),
+            (vec![defer(SECOND * 2), defer(SECOND)], defer(SECOND)),
+            (vec![retry(SECOND * 2), defer(SECOND)], retry(SECOND)),
+            (vec![dead(), defer(SECOND)], Verdict::Retry { attempts: 2, after: SECOND, error: "d".into() }),
+            (vec![dead(), retry(SECOND)], Verdict::Retry { attempts: 2, after: SECOND, error: "r; d".into() }),
+            (
+                vec![retry(SECOND), retry(SECOND * 3)],
+                Verdict::Retry { attempts: 2, after: SECOND, error: "r; r".into() },
+            ),
+            (vec![dead(), dead()], Verdict::Dead { attempts: 2, error: "d; d".into() }),
+        ];
+        for (verdicts, all) in cases {
+            assert_eq!(combine(verdicts.clone()), all, "{verdicts:?}");
+        }
     }
 
     proptest! {

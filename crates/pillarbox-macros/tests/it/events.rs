@@ -94,7 +94,7 @@ struct Parcel {
 
 impl Change {
     fn whole(&self) -> &'static str {
-        "all"
+        if *self == Self::Forgotten { "all" } else { "one" }
     }
 }
 

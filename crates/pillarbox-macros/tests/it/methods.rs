@@ -46,6 +46,7 @@ impl Shop {
 }
 
 #[handlers(crate = pillarbox_core)]
+#[allow(clippy::unused_async, reason = "handlers are async, whether they wait or not")]
 impl Shop {
     #[handler]
     #[retry(fixed = "1ms", max_attempts = 3, jitter = 0, never_on(Closed))]
@@ -78,7 +79,9 @@ impl Shop {
 
     /// Not a handler.
     #[allow(dead_code, reason = "it shows that others stay as they are")]
-    async fn other(&self) {}
+    async fn other(&self) {
+        self.say("never");
+    }
 }
 
 #[tokio::test]

@@ -33,7 +33,7 @@ struct Placed {
 
 impl Placed {
     fn channel(&self) -> &'static str {
-        "web"
+        if self.order.is_empty() { "none" } else { "web" }
     }
 }
 
@@ -234,7 +234,9 @@ pub async fn a_payload_that_can_not_be_read_is_dead_and_blocks_nobody<B: Backend
     let stage = Stage::<B>::new().await;
     let said = Said::default();
     let outbox = outbox(&stage).await.handle(handler(said.handler("ship", 0)).id("ship")).start().await.expect("start");
-    let unread = pillarbox_core::Event::builder("Placed").aggregate_type("Order").json(&["not", "an", "order"]);
+    let unread = pillarbox_core::Event::builder("Placed")
+        .aggregate_type("Order")
+        .json(&std::collections::BTreeMap::from([("number", 7)]));
     let foreign = pillarbox_core::Event::builder("Placed").aggregate_type("Order").bytes("text/csv", "7,north");
     let ids = write(&outbox, [unread, foreign, placed("7").to_event()]).await;
     stage.until_count(Status::Dead, 2).await;

@@ -23,7 +23,7 @@ pub struct Registration {
     pub(super) timeout: Option<Duration>,
     pub(super) fallback: Option<MakeFallback>,
     pub(super) destination: Option<Arc<str>>,
-    pub(super) make: Box<dyn FnOnce(&Codecs) -> Arc<dyn Handler> + Send>,
+    pub(super) make: MakeHandler,
 }
 
 /// Which events a handler takes.
@@ -37,13 +37,17 @@ pub(super) enum Scope {
     Every,
 }
 
-/// Makes a fallback, once the outbox's codecs are known.
+/// Makes a handler, once the outbox's codecs are known.
+pub(super) type MakeHandler = Box<dyn FnOnce(&Codecs) -> Arc<dyn Handler> + Send>;
+
+/// The same for a fallback.
 pub(super) type MakeFallback = Box<dyn FnOnce(&Codecs) -> Arc<dyn Fallback> + Send>;
 
 impl Registration {
     /// A raw handler of a route.
     pub(crate) fn raw(route: Route, handler: impl Handler) -> Self {
-        Self::of_raw(Scope::Raw(route.clone()), &route.to_string(), handler)
+        let name = route.to_string();
+        Self::of_raw(Scope::Raw(route), &name, handler)
     }
 
     /// A raw handler of every event.
