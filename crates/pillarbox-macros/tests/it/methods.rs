@@ -114,3 +114,14 @@ fn a_set_of_handlers_may_be_shared_or_given_away() {
     assert_eq!(format!("{:?}", Shop::handlers(Arc::default())), format!("{:?}", Shop::default().into_handlers()));
     assert_eq!(Placed::routes().len(), 1);
 }
+
+/// R5.
+#[tokio::test]
+async fn a_second_fallback_of_a_type_and_one_for_nobody_are_errors_at_the_start() {
+    let outbox = || Outbox::single_node(MemoryStore::new()).handle(|_: Paid| async {}).fallback(|_: Paid| async {});
+    outbox().start().await.unwrap().shutdown().await;
+    let twice = outbox().fallback(|_: Paid, _: Failed| async {}).start().await.unwrap_err().to_string();
+    assert!(twice.contains("two fallbacks") && twice.contains("Paid"), "{twice}");
+    let lone = outbox().fallback(|_: Placed| async {}).start().await.unwrap_err().to_string();
+    assert!(lone.contains("no handler takes") && lone.contains("Placed"), "{lone}");
+}
