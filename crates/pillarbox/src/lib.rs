@@ -80,7 +80,7 @@ mod snippets {
     }
 
     pages! {
-        Readme: "../../../README.md",
+        ReadmeSnippets: "../../../README.md",
         GettingStarted: "../../../docs/book/src/getting-started.md",
         Events: "../../../docs/book/src/events.md",
         Handlers: "../../../docs/book/src/handlers.md",
