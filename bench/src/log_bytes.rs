@@ -61,8 +61,7 @@ pub(crate) async fn run<B: Server>(bed: &B, sizes: &Sizes, report: &mut Report) 
     let first = bytes.remove(0);
     let spread = Spread::of(bytes);
     let note = format!(
-        "from insert to gone, {TRANSACTION} a transaction; {} runs of {events} events after one of {first:.0}; a run that \
-         the server's own cleaning falls into has more",
+        "from insert to gone, {TRANSACTION} a transaction; {} runs of {events} events after one of {first:.0}",
         spread.count
     );
     report.add(Figure::of_spread(NAME, "B/event", spread, B::TARGETS.log_bytes).note(note));
