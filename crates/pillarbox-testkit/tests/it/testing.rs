@@ -618,3 +618,50 @@ async fn a_running_outbox_on_the_same_store_is_not_disturbed() {
     place(&outbox, &["1"]).await;
     assert_eq!(outbox.drain().await.unwrap().delivered.len(), 1);
 }
+
+/// The crash table: until the settle, nothing is known of what handlers and fallbacks have done; after it, what has
+/// succeeded is not run again.
+#[tokio::test]
+async fn a_crash_before_the_settle_runs_handlers_and_fallback_again_and_one_after_it_only_the_rest() {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let say = |name: &'static str, answer: fn(&Metadata) -> Result<(), &'static str>| {
+        let said = said.clone();
+        move |_: OrderPlaced, meta: Metadata| {
+            said.lock().push(name);
+            std::future::ready(answer(&meta))
+        }
+    };
+    let take = || std::mem::take(&mut *said.lock());
+    let asked = said.clone();
+    let ask = move |_: OrderPlaced| {
+        asked.lock().push("ask");
+        std::future::ready(())
+    };
+    let outbox = testing::outbox()
+        .handle(handler(say("ship", |_| Ok(()))).id("ship"))
+        .handle(handler(say("mail", |_| Err("no address"))).id("mail").retry(RetryPolicy::never()).fallback(ask))
+        .start()
+        .await
+        .unwrap();
+    place(&outbox, &["1"]).await;
+    outbox.crash_after_handler();
+    assert!(outbox.drain().await.unwrap().crashed);
+    assert_eq!(take(), ["ship", "mail", "ask"]);
+    assert_eq!(outbox.drain().await.unwrap().delivered.len(), 1);
+    assert_eq!(take(), ["ship", "mail", "ask"], "none of it was settled");
+
+    let fails_once: fn(&Metadata) -> _ = |meta| if meta.is_retry() { Ok(()) } else { Err("busy") };
+    let outbox = testing::outbox()
+        .handle(handler(say("ship", |_| Ok(()))).id("ship"))
+        .handle(handler(say("mail", fails_once)).id("mail"))
+        .start()
+        .await
+        .unwrap();
+    place(&outbox, &["2"]).await;
+    outbox.step().await.unwrap();
+    assert_eq!(take(), ["ship", "mail"]);
+    outbox.crash_after_handler();
+    assert!(outbox.drain().await.unwrap().crashed);
+    assert_eq!(outbox.drain().await.unwrap().delivered.len(), 1);
+    assert_eq!(take(), ["mail", "mail"], "that ship has had its part is in the row");
+}

@@ -762,3 +762,26 @@ fn a_lane_is_not_fetched_for_followers_that_no_room_is_left_for() {
     world.calm();
     assert_eq!(world.waiting(), []);
 }
+
+/// O9, P7: a node without outcomes stores how far it has read, so that a next owner does not read it all again; if it dies
+/// just before that, the next owner does, and loses nothing.
+#[test]
+fn a_node_without_outcomes_stores_a_mark_that_lies_far_behind() {
+    let mut world = World::new();
+    assert!(!world.flight.is_far_ahead(world.now), "nothing was read");
+    // What others have delivered, and removed.
+    world.table.last = 1_500;
+    world.play(&Step::Page(5));
+    assert!(world.flight.is_far_ahead(world.now));
+    world.play(&Step::Crash);
+    assert_eq!(world.flight.position().seq, Seq(0), "it died before: read again from the beginning");
+
+    world.play(&Step::Page(5));
+    let batch = world.flight.take_batch(world.now);
+    assert_eq!((batch.outcomes.len(), batch.mark), (0, Some(Seq(1_500))));
+    world.apply(&batch);
+    world.flight.settled(&batch, world.now);
+    assert!(!world.flight.is_far_ahead(world.now), "it is stored");
+    world.play(&Step::Crash);
+    assert_eq!(world.flight.position().seq, Seq(1_500), "it died after: nothing is read again");
+}
