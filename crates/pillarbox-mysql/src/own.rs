@@ -50,6 +50,10 @@ statements!(OwnSql {
     publish: "update {instance} set routes = ? where incarnation = ? and id = ?",
     nodes: "select id, `until` > {now}, routes from {instance} order by id",
     owners: "select number, owner from {partition} order by number",
+    /// Changes when a node comes, goes or says something of itself, and when a partition changes hands.
+    fleet: "select convert(concat_ws(' ', count(owner), sum(epoch),
+            (select sum(crc32(concat(incarnation, ' ', routes))) from {instance})) using utf8mb4)
+        from {partition}",
     /// By primary key, all 256.
     takeable: "select number, epoch + 1, mark, suspects from {partition}
         where (owner is null or owner = ?) and substring(?, number + 1, 1) = '1'

@@ -61,6 +61,8 @@ pub(crate) struct Inner {
     pub(crate) sweeps: Mutex<Sweeps>,
     /// The newest number that a wait for news has seen.
     pub(crate) seen: tokio::sync::Mutex<Option<i64>>,
+    /// How a wait for news of the nodes has seen them last.
+    pub(crate) seen_fleet: tokio::sync::Mutex<Option<String>>,
     pub(crate) sql: Sql,
 }
 
@@ -192,6 +194,7 @@ impl Options {
             water: Mutex::new(Water::new(self.longest_write_transaction)),
             sweeps: Mutex::new(Sweeps::new(self.sweep_every)),
             seen: tokio::sync::Mutex::default(),
+            seen_fleet: tokio::sync::Mutex::default(),
             names,
             pool,
         })))

@@ -60,6 +60,10 @@ statements!(OwnSql {
     publish: "update {instance} set routes = $1 where incarnation = $2 and id = $3 and until > {now}",
     nodes: "select id, until > {now}, routes from {instance} order by id",
     owners: "select array_agg(owner order by number) from {partition}",
+    /// Changes when a node comes, goes or says something of itself, and when a partition changes hands.
+    fleet: "select concat_ws(' ', count(owner), sum(epoch),
+            (select md5(string_agg(incarnation || ' ' || routes, ' ' order by incarnation)) from {instance}))
+        from {partition}",
     /// Locked in order, so that nodes that take at once don't wait in a circle.
     take: "with free as materialized (select number from {partition}
             where (owner is null or owner = $1) and get_bit($2::bytea, number) = 1 order by number for update)

@@ -1,11 +1,12 @@
-//! News from other processes, by `LISTEN` and `NOTIFY`.
+//! News from other processes, by `LISTEN` and `NOTIFY`. Behind a pooler there is no session to listen on: events are found
+//! by polling, and who owns what is watched.
 
 use std::{fmt::Write as _, time::Duration};
 
 use pillarbox_core::domain::PartitionSet;
 use pillarbox_core::port::{BoxFuture, StoreError, WakeStore};
 use sqlx::{
-    PgPool,
+    PgPool, Row as _,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
 use tokio::{
@@ -18,6 +19,9 @@ use crate::{PostgresStore, error, row, tables::Names};
 /// What a hint says that is about the nodes; else it names the partitions in which something was committed.
 const FLEET: &str = "fleet";
 
+/// How often the nodes are looked at behind a pooler.
+const FLEET_INTERVAL: Duration = Duration::from_millis(50);
+
 /// The connection that listens.
 pub(crate) struct Listening {
     options: PgConnectOptions,
@@ -28,13 +32,23 @@ pub(crate) struct Listening {
     listener: Mutex<Option<(Id, PgListener)>>,
     /// Rung when another process has a hint about the nodes.
     fleet: Notify,
+    /// How the nodes were seen last behind a pooler.
+    seen_fleet: Mutex<Option<String>>,
 }
 
 impl Listening {
     pub(crate) fn new(options: PgConnectOptions, connect_within: Duration, names: &Names) -> Self {
         let channel = format!("{}wake", names.whole());
         let sender = format!("{:016x}", fastrand::u64(..));
-        Self { options, connect_within, channel, sender, listener: Mutex::default(), fleet: Notify::new() }
+        Self {
+            options,
+            connect_within,
+            channel,
+            sender,
+            listener: Mutex::default(),
+            fleet: Notify::new(),
+            seen_fleet: Mutex::default(),
+        }
     }
 
     /// A pool of one, since a listener wants a pool.
@@ -145,8 +159,34 @@ impl WakeStore for PostgresStore {
 
     fn fleet_news(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async {
+            if self.0.behind_pooler {
+                return self.watch_fleet().await;
+            }
             self.0.news.fleet.notified().await;
             Ok(())
         })
+    }
+}
+
+impl PostgresStore {
+    async fn watch_fleet(&self) -> Result<(), StoreError> {
+        let mut seen = self.0.news.seen_fleet.lock().await;
+        loop {
+            let fleet = self.within(self.fleet()).await?;
+            // Who begins to wait has just looked around.
+            if seen.replace(fleet.clone()).is_some_and(|before| before != fleet) {
+                return Ok(());
+            }
+            tokio::time::sleep(FLEET_INTERVAL).await;
+        }
+    }
+
+    async fn fleet(&self) -> Result<String, StoreError> {
+        let mut entered = self.0.reads.enter().await?;
+        let connection = entered.begin_reading().await.map_err(error::of)?;
+        let row = self.query(&self.0.sql.own.fleet).fetch_one(connection).await.map_err(error::of)?;
+        entered.end_reading().await.map_err(error::of)?;
+        entered.leave();
+        row.try_get(0).map_err(error::of)
     }
 }

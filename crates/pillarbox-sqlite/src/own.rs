@@ -32,6 +32,10 @@ statements!(OwnSql {
     publish: "update {instance} set routes = ? where incarnation = ? and id = ? and until > {now}",
     nodes: "select id, until > {now}, routes from {instance} order by id",
     owners: "select json_group_array(owner) from (select owner from {partition} order by number)",
+    /// Changes when a node comes, goes or says something of itself, and when a partition changes hands.
+    fleet: "select concat_ws(' ', count(owner), sum(epoch),
+            (select group_concat(incarnation || ' ' || routes) from {instance}))
+        from {partition}",
     take: "update {partition} set owner = ?1, epoch = epoch + 1
         where (owner is null or owner = ?1) and number in (select value from json_each(?2))
         returning number, epoch, mark, suspects",

@@ -71,6 +71,7 @@ pub(crate) struct Inner {
     pub(crate) operators: Line,
     pub(crate) news: Line,
     pub(crate) seen_version: Mutex<Option<i64>>,
+    pub(crate) seen_fleet: Mutex<Option<crate::wake::Fleet>>,
     pub(crate) sql: Sql,
 }
 
@@ -219,6 +220,7 @@ impl Options {
             busy_timeout: self.busy_timeout,
             durability: self.durability,
             seen_version: Mutex::default(),
+            seen_fleet: Mutex::default(),
         })))
     }
 }

@@ -209,6 +209,7 @@ macro_rules! conformance {
             a_purge_by_age_removes_rows_of_every_status,
             a_purge_needs_the_lease_it_names,
             hints_are_taken_and_a_wait_for_news_can_be_dropped,
+            a_change_among_the_nodes_is_news_to_the_others,
         );
         $crate::conformance!(@group $backend, admin:
             events_are_found_by_every_field,

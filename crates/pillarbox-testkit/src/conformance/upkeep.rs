@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use pillarbox_core::{
-    domain::{PartitionSet, Seq},
-    port::{AdminStore, Change, PurgeRequest, PurgeScope, Purged, StoreError, UpkeepStore, WakeStore},
+    domain::{Partition, PartitionSet, Seq},
+    port::{
+        AdminStore, Change, OwnStore, PurgeRequest, PurgeScope, Purged, Released, StoreError, UpkeepStore, WakeStore,
+    },
 };
 
 use super::{
@@ -159,4 +161,42 @@ pub async fn hints_are_taken_and_a_wait_for_news_can_be_dropped<B: Backend>() {
     }
     let seq = scene.write_one(event()).await;
     assert_eq!(scene.fresh().await, [seq]);
+}
+
+/// O7: whoever waits for partitions hears of it when a node joins, and when one releases something.
+pub async fn a_change_among_the_nodes_is_news_to_the_others<B: Backend>() {
+    let scene = Scene::<B>::new().await;
+    let owner = scene.owner().await;
+    let other = scene.backend.second_handle().await;
+    let released = |n: u8| Released { partition: Partition(n.into()), suspects: 0 };
+    // When the wait has begun is not known, so it happens until it is heard.
+    let joins = async {
+        for n in 0.. {
+            scene.join(&format!("newcomer-{n}")).await;
+            scene.store().hint_fleet().await.expect("hint");
+            tokio::time::sleep(SECOND / 5).await;
+        }
+    };
+    assert_heard(&other, joins).await;
+    let releases = async {
+        for n in 0..=u8::MAX {
+            scene.store().release(&owner.lease, &[released(n)], Seq(0)).await.expect("release").expect("the lease");
+            scene.store().hint_fleet().await.expect("hint");
+            tokio::time::sleep(SECOND / 5).await;
+        }
+    };
+    assert_heard(&other, releases).await;
+}
+
+async fn assert_heard(store: &impl WakeStore, changes: impl Future<Output = ()>) {
+    // Where one connection hears both, this is what listens on it.
+    let listen = async { while store.news().await.is_ok() {} };
+    let heard = async {
+        tokio::select! {
+            news = store.fleet_news() => news.expect("news"),
+            () = listen => panic!("no news"),
+            () = changes => panic!("everything has changed, and nobody has heard of it"),
+        }
+    };
+    tokio::time::timeout(SECOND * 20, heard).await.expect("to be heard");
 }

@@ -32,6 +32,8 @@ pub(crate) struct Lanes {
     dry: VecDeque<Key>,
     /// Lanes with followers beyond that no hold covers.
     uncovered: FxHashSet<Key>,
+    /// Lanes that have a hold for followers beyond: it finds what they have in memory, too.
+    overflowing: FxHashSet<Key>,
     changes: Vec<HoldChange>,
     /// Keys whose hold is removed by a settle that is not known to be durable: the table may still show it.
     clearing: FxHashMap<Key, Partition>,
@@ -113,6 +115,7 @@ impl Lanes {
             capacity,
             dry: VecDeque::new(),
             uncovered: FxHashSet::default(),
+            overflowing: FxHashSet::default(),
             changes: Vec::new(),
             clearing: FxHashMap::default(),
             unread: None,
@@ -203,6 +206,7 @@ impl Lanes {
                     if let Some(follower) = parked.or(lane.beyond.map(|beyond| beyond.from)) {
                         self.changes.push(lane.cover(key, follower));
                         self.uncovered.remove(key);
+                        self.overflowing.insert(key.clone());
                     }
                 }
                 let next = lane.parked.pop_front();
@@ -217,6 +221,7 @@ impl Lanes {
                     // Written with the settle that makes the head DEAD, unless the same settle then clears
                     // the hold of the head before it.
                     lane.hold = Some((HoldKind::DeadHead, seq));
+                    self.overflowing.remove(key);
                     let clears = |change: &HoldChange| matches!(change, HoldChange::Clear { key: of, .. } if of == key);
                     if self.changes.iter().any(clears) {
                         let hold =
@@ -259,7 +264,9 @@ impl Lanes {
     pub(crate) fn fetched(&mut self, key: &Key, from: Option<Seq>, now: Instant) {
         let Some(lane) = self.by_key.get_mut(key) else { return };
         lane.fetching = false;
-        lane.beyond = from.map(|from| Beyond { from, since: now });
+        // A lane that is fetched again and again has lain beyond since the first time.
+        let since = lane.beyond.map_or(now, |beyond| beyond.since);
+        lane.beyond = from.map(|from| Beyond { from, since });
         if from.is_none() {
             self.uncovered.remove(key);
         }
@@ -292,6 +299,7 @@ impl Lanes {
             self.changes.push(HoldChange::Clear { partition: lane.partition, key: key.clone() });
             self.clearing.insert(key.clone(), lane.partition);
             lane.hold = None;
+            self.overflowing.remove(key);
         }
         if lane.is_dry(self.lane_capacity, self.parked < self.capacity) {
             if !lane.fetching {
@@ -326,6 +334,10 @@ impl Lanes {
         if lane.is_covered() {
             self.uncovered.remove(&hold.key);
         }
+        match hold.kind {
+            HoldKind::Overflow => self.overflowing.insert(hold.key.clone()),
+            HoldKind::DeadHead => self.overflowing.remove(&hold.key),
+        };
         self.tend(&hold.key);
     }
 
@@ -357,7 +369,7 @@ impl Lanes {
     /// Takes the changes for the next settle; lanes that lie beyond for long get a hold in it.
     pub(crate) fn hold_changes(&mut self, now: Instant) -> Vec<HoldChange> {
         let lanes = &mut self.by_key;
-        let changes = &mut self.changes;
+        let (changes, overflowing) = (&mut self.changes, &mut self.overflowing);
         self.uncovered.retain(|key| {
             let Some(lane) = lanes.get_mut(key) else { return false };
             let Some(beyond) = lane.beyond else { return false };
@@ -365,6 +377,7 @@ impl Lanes {
                 return true;
             }
             changes.push(lane.cover(key, beyond.from));
+            overflowing.insert(key.clone());
             false
         });
         std::mem::take(changes)
@@ -379,6 +392,12 @@ impl Lanes {
     /// The lowest number that only this memory knows to be beyond.
     pub(crate) fn lowest_uncovered(&self) -> Option<Seq> {
         self.uncovered.iter().filter_map(|key| self.by_key.get(key)?.beyond).map(|beyond| beyond.from).min()
+    }
+
+    /// What is in memory, and is found by a hold as well: the table has that hold, or gets it with the next settle.
+    pub(crate) fn covered(&self) -> FxHashSet<Seq> {
+        let lanes = self.overflowing.iter().filter_map(|key| self.by_key.get(key));
+        lanes.flat_map(Lane::covered).collect()
     }
 
     /// Whether a change to the holds of a partition waits for a settle.
@@ -400,12 +419,13 @@ impl Lanes {
     /// Forgets the lanes of partitions that are no longer owned.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(Partition) -> bool) {
         let parked = &mut self.parked;
-        let uncovered = &mut self.uncovered;
+        let (uncovered, overflowing) = (&mut self.uncovered, &mut self.overflowing);
         self.by_key.retain(|key, lane| {
             let kept = keep(lane.partition);
             if !kept {
                 *parked -= lane.parked.len();
                 uncovered.remove(key);
+                overflowing.remove(key);
             }
             kept
         });
@@ -424,6 +444,7 @@ impl Lanes {
             // Below a dead head there is nothing, unless it came late, and then it is among the uncovered.
             let found = lane.is_covered() || lane.is_held_as(HoldKind::DeadHead) || self.uncovered.contains(key);
             assert!(found, "{key}: what lies beyond is forgotten");
+            assert_eq!(lane.is_held_as(HoldKind::Overflow), self.overflowing.contains(key), "{key}: {:?}", lane.hold);
             let seqs: Vec<Seq> = lane.parked.iter().map(|job| job.delivery.seq()).collect();
             assert!(seqs.is_sorted(), "{key}: {seqs:?}");
         }
@@ -489,6 +510,16 @@ impl Lane {
             (Some(beyond), Some((_, from))) => from <= beyond.from,
             (Some(_), None) => false,
         }
+    }
+
+    /// What is in memory, and not below the hold.
+    fn covered(&self) -> impl Iterator<Item = Seq> {
+        let head = match self.state {
+            State::Busy(seq) => Some(seq),
+            State::Failing(_) | State::Dead(_) | State::Vacant => None,
+        };
+        let parked = self.parked.iter().map(|job| job.delivery.seq());
+        head.into_iter().chain(parked).filter(|seq| self.hold.is_some_and(|(_, from)| from <= *seq))
     }
 
     /// Covers what lies beyond by a hold. It begins with the head, not with what lies beyond: to a next owner the

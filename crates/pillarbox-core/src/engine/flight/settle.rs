@@ -97,9 +97,11 @@ impl Flight {
     }
 
     /// How far a new owner may begin: below everything that only this memory knows of. What is among the
-    /// outcomes of a batch needs no memory once the batch is durable.
+    /// outcomes of a batch needs no memory once the batch is durable, and what a hold covers is found by it.
     pub(crate) fn safe_mark(&self) -> Seq {
+        let covered = self.lanes.covered();
         let waiting = self.entries.iter().filter(|(_, entry)| entry.state != State::Unsettled).map(|(seq, _)| *seq);
+        let waiting = waiting.filter(|seq| covered.is_empty() || !covered.contains(seq));
         let known = waiting.chain(self.reservations.lowest()).chain(self.lanes.lowest_uncovered());
         let below = known.map(|seq| Seq(seq.0 - 1));
         // It must hold for partitions that the reader does not know yet, too.
