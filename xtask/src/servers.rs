@@ -1,4 +1,4 @@
-//! `cargo x servers`: the database servers that all tests share.
+//! `cargo x servers`: the servers that all tests share, databases and brokers.
 //!
 //! `cargo x test` and `cargo x ci` start them too. A server whose variable is set already, by hand or by
 //! `cargo x servers` in another terminal, is used as it is. When this program ends, in whatever way, they end.
@@ -11,15 +11,27 @@ use std::{
 };
 
 use pillarbox_servers::{
-    Error, MariaDb, MySql, PgBouncer, Postgres, Shared, packages, pgbouncer::PoolMode, postgres::Version,
+    Error, MariaDb, Mosquitto, MySql, Nats, PgBouncer, Postgres, RabbitMq, Redis, Shared, packages,
+    pgbouncer::PoolMode, postgres::Version,
 };
 
 use crate::step::Failed;
 
 /// Everything that tests run, also what they don't need a server for. One call of the package manager is faster
 /// than one for each server.
-const PACKAGES: [&str; 7] =
-    ["postgresql", "postgresql-client", "mariadb-server", "mariadb-client", "pgbouncer", "openssl", "faketime"];
+const PACKAGES: [&str; 11] = [
+    "postgresql",
+    "postgresql-client",
+    "mariadb-server",
+    "mariadb-client",
+    "pgbouncer",
+    "openssl",
+    "faketime",
+    "redis-server",
+    "nats-server",
+    "rabbitmq-server",
+    "mosquitto",
+];
 
 static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
 
@@ -98,6 +110,24 @@ pub(crate) fn start() -> Result<(), Failed> {
                 Ok(())
             }));
         }
+        // Starts a broker, if it is wanted.
+        macro_rules! broker {
+            ($name:ident, $which:expr) => {
+                if wanted($which) {
+                    starting.push(scope.spawn(|| {
+                        let begin = Instant::now();
+                        let broker = $name::start()?;
+                        tell(&format!("{} {}", stringify!($name), broker.version()?), broker.port(), begin);
+                        add($which, broker.url(), broker);
+                        Ok(())
+                    }));
+                }
+            };
+        }
+        broker!(Redis, Shared::Redis);
+        broker!(Nats, Shared::Nats);
+        broker!(RabbitMq, Shared::RabbitMq);
+        broker!(Mosquitto, Shared::Mosquitto);
         starting.into_iter().try_for_each(|thread| thread.join().expect("a server's thread does not panic"))
     })
     .map_err(|error| missing(&error))

@@ -17,11 +17,29 @@ pub enum Shared {
     MariaDb,
     /// MySQL. The only one that may be missing: see [`Shared::is_there`].
     MySql,
+    /// Redis.
+    Redis,
+    /// NATS with JetStream.
+    Nats,
+    /// RabbitMQ.
+    RabbitMq,
+    /// Mosquitto.
+    Mosquitto,
 }
 
 impl Shared {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Postgres, Self::PostgresNewest, Self::PgBouncer, Self::MariaDb, Self::MySql];
+    pub const ALL: [Self; 9] = [
+        Self::Postgres,
+        Self::PostgresNewest,
+        Self::PgBouncer,
+        Self::MariaDb,
+        Self::MySql,
+        Self::Redis,
+        Self::Nats,
+        Self::RabbitMq,
+        Self::Mosquitto,
+    ];
 
     /// The variable of the environment that holds the URL.
     pub fn variable(self) -> &'static str {
@@ -31,6 +49,10 @@ impl Shared {
             Self::PgBouncer => "PILLARBOX_TEST_PGBOUNCER",
             Self::MariaDb => "PILLARBOX_TEST_MARIADB",
             Self::MySql => "PILLARBOX_TEST_MYSQL",
+            Self::Redis => "PILLARBOX_TEST_REDIS",
+            Self::Nats => "PILLARBOX_TEST_NATS",
+            Self::RabbitMq => "PILLARBOX_TEST_RABBITMQ",
+            Self::Mosquitto => "PILLARBOX_TEST_MOSQUITTO",
         }
     }
 
@@ -50,7 +72,7 @@ impl Shared {
         env::var_os(self.variable()).is_some()
     }
 
-    /// A database of the test's own on this server.
+    /// A database of the test's own on this server. Brokers have none: tests take topics with names of their own there.
     pub fn database(self) -> Database {
         match self {
             // What creates and drops databases can't share a server's connection.

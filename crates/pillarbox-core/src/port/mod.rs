@@ -8,6 +8,7 @@
 //! | [`UpkeepStore`] | upkeep | migrations, purging |
 //! | [`AdminStore`] | operators | dead events, counts |
 //! | [`WakeStore`] | reader | news from other processes |
+//! | [`Sink`] | relay | sending messages to a broker |
 //! | [`Clock`] | writer | the host's time, for `occurred_at` alone |
 //!
 //! A database adapter implements the first six; the engine sees them as one [`Store`]. The exam that every
@@ -18,6 +19,7 @@ mod clock;
 mod error;
 mod own;
 mod read;
+mod sink;
 mod upkeep;
 mod wake;
 mod write;
@@ -32,6 +34,7 @@ pub use read::{
     Batch, Candidate, Change, Due, Hold, HoldChange, HoldKind, Page, Pick, Position, ReadStore, Recall, Row, Scan,
     Settled, Settlement,
 };
+pub use sink::{Abilities, Confirms, Message, Sent, Sink, SinkError, SinkErrorKind};
 pub use upkeep::{PurgeCursor, PurgeRequest, PurgeScope, Purged, UpkeepStore};
 pub use wake::WakeStore;
 pub use write::{NewKey, NewRow, TransactStore, WriteStore};

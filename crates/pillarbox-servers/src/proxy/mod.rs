@@ -38,6 +38,7 @@ struct Hub {
 struct State {
     refusing: bool,
     stalled: bool,
+    muted: bool,
     fault: Option<Fault>,
     lost: usize,
     links: Vec<Arc<Link>>,
@@ -109,9 +110,17 @@ impl Proxy {
         self.hub.state().stalled = true;
     }
 
+    /// What clients say reaches the server, and nothing that it answers reaches them. What is lost stays lost: cut the
+    /// connections afterwards.
+    pub fn lose_answers(&self) {
+        self.hub.state().muted = true;
+    }
+
     /// Lets the bytes go on that were held back, and all others.
     pub fn resume(&self) {
-        self.hub.state().stalled = false;
+        let mut state = self.hub.state();
+        (state.stalled, state.muted) = (false, false);
+        drop(state);
         self.hub.changed.notify_all();
     }
 
@@ -222,6 +231,9 @@ impl Hub {
             if link.is_mute.load(Ordering::SeqCst) {
                 self.count();
                 return Ok(());
+            }
+            if self.state().muted {
+                continue;
             }
             let is_armed = self.state().fault == Some(Fault::Answer);
             let (pass, is_commit) = answers.look(bytes, is_armed);
