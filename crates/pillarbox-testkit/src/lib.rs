@@ -12,6 +12,7 @@
 //! - `told`, with the same feature: what errors and logs tell, for tests of what they must not.
 //! - [`simulation`] runs the engine through thousands of schedules, in virtual time, and asks the proof about each.
 //! - [`conformance`](mod@conformance) is the exam: a backend runs it with one line.
+//! - `sinks`, with the feature `servers`, is the exam of a sink.
 //! - [`driver`](mod@driver) is the exam of a driver, whose transactions events are written in.
 
 mod clock;
@@ -26,6 +27,8 @@ pub mod probe;
 pub mod processes;
 pub mod proof;
 pub mod simulation;
+#[cfg(feature = "servers")]
+pub mod sinks;
 pub mod testing;
 #[cfg(feature = "processes")]
 pub mod told;

@@ -121,7 +121,7 @@ broker!(
     Nats, "nats-server", "nats",
     || Ok(word_after(&process::output(Command::new("nats-server").arg("--version"), "")?, ": v")),
     |broker| broker.write("settings", &format!(
-        "listen: \"127.0.0.1:{}\"\nmax_payload: 1MB\njetstream {{ store_dir: {:?}, sync_interval: \"10s\" }}\n",
+        "listen: \"127.0.0.1:{}\"\nmax_payload: 1MB\njetstream {{ store_dir: {:?} }}\n",
         broker.port, broker.folder.path().join("data"))),
     |_, _| {
         let mut command = Command::new("nats-server");
