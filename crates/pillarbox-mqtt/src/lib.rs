@@ -1,0 +1,1 @@
+//! A sink of Pillarbox: MQTT with quality of service 1.

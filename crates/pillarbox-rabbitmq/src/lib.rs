@@ -1,0 +1,1 @@
+//! A sink of Pillarbox: RabbitMQ with publisher confirms.
