@@ -264,6 +264,9 @@ impl Worker {
 
     /// A handler, its timeout and its panics; and its fallback, when that was its last attempt.
     async fn run_one(&self, registered: &Registered, delivery: &Delivery) -> (Verdict, Result<Outcome, Failure>) {
+        if !registered.handler.takes(delivery.event()) {
+            return (Verdict::Done, Ok(Outcome::Done));
+        }
         let limit = self.limit(registered);
         let delivery = delivery.to(&registered.id);
         let ticket = match registered.destination.as_ref().map(|destination| destination.enter()) {

@@ -27,7 +27,7 @@ pub(crate) use routes::{Registered, Routes, RoutesBuilder};
 pub use typed::{EventHandler, Handle, Metadata};
 
 use crate::{
-    domain::{Answer, Delivery, IntoAnswer, RetryPolicy},
+    domain::{Answer, Delivery, Event, IntoAnswer, RetryPolicy},
     port::BoxFuture,
 };
 
@@ -66,6 +66,12 @@ pub trait Handler: Send + Sync + 'static {
     /// What it needs and may be down. Handlers that name the same share its circuit.
     fn destination(&self) -> Option<&str> {
         None
+    }
+
+    /// Whether an event concerns it at all. If not, it is not called, has had its part, and its circuit has no say.
+    fn takes(&self, event: &Event) -> bool {
+        let _ = event;
+        true
     }
 }
 
@@ -148,6 +154,10 @@ impl<H: Handler> Handler for Set<H> {
 
     fn destination(&self) -> Option<&str> {
         self.destination.as_deref().or_else(|| self.inner.destination())
+    }
+
+    fn takes(&self, event: &Event) -> bool {
+        self.inner.takes(event)
     }
 }
 

@@ -1,0 +1,157 @@
+//! From an event to a message: CloudEvents 1.0.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use pillarbox_core::{Event, domain::Key, port::Message};
+use serde_json::{Map, Value, json, value::RawValue};
+
+use crate::rules::Target;
+
+/// How the attributes of an event travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Beside the payload, which is what was written to the byte.
+    #[default]
+    Binary,
+    /// In one JSON document with the payload.
+    Structured,
+}
+
+/// The content type of the structured mode.
+const STRUCTURED: &str = "application/cloudevents+json";
+
+/// Makes the message of an event. `source` says who sends it, as CloudEvents want it: a URI reference.
+pub fn message(event: &Event, target: Target, mode: Mode, source: &str) -> Message {
+    let key = match target.key {
+        Some(key) => key.map(Key::from),
+        None => event.key().cloned(),
+    };
+    let payload = event.payload();
+    let mut headers: Vec<(String, String)> =
+        event.headers().iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    for (name, value) in target.headers {
+        headers.retain(|(other, _)| *other != name);
+        headers.push((name, value));
+    }
+    let attributes = attributes(event, key.as_ref(), source);
+    let (content_type, attributes, payload) = match mode {
+        Mode::Binary => (payload.content_type().into(), attributes, payload.as_bytes().clone()),
+        Mode::Structured => (STRUCTURED.into(), Vec::new(), structured(event, attributes)),
+    };
+    Message { topic: target.topic, key, id: event.id(), content_type, attributes, headers, payload }
+}
+
+/// The attributes, in the order of the specification; then those of the partitioning extension, and Pillarbox's own.
+fn attributes(event: &Event, key: Option<&Key>, source: &str) -> Vec<(&'static str, String)> {
+    let mut attributes = vec![
+        ("specversion", "1.0".to_owned()),
+        ("id", event.id().to_string()),
+        ("source", source.to_owned()),
+        ("type", event.event_type().to_string()),
+        ("time", event.occurred_at().to_string()),
+        ("aggregatetype", event.aggregate_type().to_string()),
+    ];
+    let optional = [
+        ("subject", event.aggregate_id().map(str::to_owned)),
+        ("partitionkey", key.map(ToString::to_string)),
+        ("tenantid", event.tenant_id().map(str::to_owned)),
+    ];
+    attributes.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    attributes
+}
+
+fn structured(event: &Event, attributes: Vec<(&'static str, String)>) -> Bytes {
+    #[derive(serde::Serialize)]
+    struct Document<'a> {
+        #[serde(flatten)]
+        attributes: Map<String, Value>,
+        datacontenttype: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        data: Option<&'a RawValue>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        data_base64: Option<String>,
+    }
+    let payload = event.payload();
+    let kind = payload.content_type().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_json = kind == "application/json" || kind.ends_with("+json");
+    let data = is_json.then(|| serde_json::from_slice::<&RawValue>(payload.as_bytes()).ok()).flatten();
+    let document = Document {
+        attributes: attributes.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect(),
+        datacontenttype: payload.content_type(),
+        data,
+        data_base64: data.is_none().then(|| STANDARD.encode(payload.as_bytes())),
+    };
+    // Texts and JSON that was just read: there is nothing that could not be written.
+    serde_json::to_vec(&document).unwrap_or_default().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target() -> Target {
+        Target { topic: "orders".into(), key: None, headers: Vec::new() }
+    }
+
+    fn placed() -> Event {
+        let event = Event::builder("OrderPlaced").aggregate("Order", "7").tenant("acme").key("order-7");
+        event.header("traceparent", "00-1-2-01").json_text(r#"{ "total": 4200 }"#).build().unwrap()
+    }
+
+    #[test]
+    fn binary_mode_leaves_the_payload_as_it_was_written() {
+        let event = placed();
+        let message = message(&event, target(), Mode::Binary, "/orders");
+        assert_eq!(message.payload, r#"{ "total": 4200 }"#);
+        assert_eq!(&*message.content_type, "application/json");
+        assert_eq!(message.key, Some(Key::from("order-7")));
+        let attribute = |name| message.attributes.iter().find(|(other, _)| *other == name).map(|(_, value)| &**value);
+        assert_eq!(attribute("specversion"), Some("1.0"));
+        assert_eq!(attribute("id"), Some(&*event.id().to_string()));
+        assert_eq!(attribute("source"), Some("/orders"));
+        assert_eq!(attribute("type"), Some("OrderPlaced"));
+        assert_eq!(attribute("subject"), Some("7"));
+        assert_eq!(attribute("partitionkey"), Some("order-7"));
+        assert_eq!(attribute("tenantid"), Some("acme"));
+        assert!(attribute("time").is_some_and(|time| time.ends_with('Z')), "{:?}", message.attributes);
+        assert!(message.headers.contains(&("traceparent".into(), "00-1-2-01".into())));
+    }
+
+    #[test]
+    fn structured_mode_is_one_document() {
+        let message = message(&placed(), target(), Mode::Structured, "/orders");
+        assert_eq!(&*message.content_type, "application/cloudevents+json");
+        assert!(message.attributes.is_empty());
+        let document: Value = serde_json::from_slice(&message.payload).unwrap();
+        assert_eq!(document["data"]["total"], 4200);
+        assert_eq!(document["datacontenttype"], "application/json");
+        assert_eq!(document["type"], "OrderPlaced");
+        assert_eq!(document["specversion"], "1.0");
+        assert!(document.get("data_base64").is_none());
+        // Numbers and their writing are the writer's.
+        assert!(std::str::from_utf8(&message.payload).unwrap().contains(r#"{ "total": 4200 }"#));
+    }
+
+    #[test]
+    fn bytes_are_base64_in_a_document() {
+        let event = Event::builder("x").bytes("application/x-protobuf", &b"\x00\xffab"[..]).build().unwrap();
+        let message = message(&event, target(), Mode::Structured, "/");
+        let document: Value = serde_json::from_slice(&message.payload).unwrap();
+        assert_eq!(document["data_base64"], "AP9hYg==");
+        assert!(document.get("data").is_none());
+    }
+
+    #[test]
+    fn a_rules_key_and_headers_come_before_the_events() {
+        let target = Target {
+            topic: "t".into(),
+            key: Some(None),
+            headers: vec![("traceparent".into(), "other".into()), ("x".into(), "y".into())],
+        };
+        let message = message(&placed(), target, Mode::Binary, "/");
+        assert_eq!(message.key, None);
+        assert_eq!(message.headers.iter().filter(|(name, _)| name == "traceparent").count(), 1);
+        assert!(message.headers.contains(&("traceparent".into(), "other".into())));
+    }
+}
