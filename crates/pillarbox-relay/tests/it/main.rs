@@ -1,0 +1,3 @@
+//! The relay's parts on a running outbox.
+
+mod outlets;
