@@ -12,6 +12,7 @@
 //! The sinks themselves are crates of their own: `pillarbox-nats`, `pillarbox-rabbitmq`, `pillarbox-redis`,
 //! `pillarbox-mqtt`, `pillarbox-http`, `pillarbox-kafka`.
 
+pub mod config;
 mod message;
 mod near;
 mod outlet;

@@ -1,0 +1,150 @@
+//! From the sources to one tree, and from there to values.
+
+use std::{collections::BTreeMap, fs, path::PathBuf};
+
+use figment::{
+    Figment,
+    providers::{Env, Format as _, Serialized, Toml},
+    value::{Dict, Tag, Value},
+};
+use serde::de::DeserializeOwned;
+
+use super::{ConfigError, Http, Log, Messages, OutboxConfig, rules::RuleConfig};
+
+/// What variables of the environment begin with.
+const ENVIRONMENT: &str = "PILLARBOX__";
+
+/// Where a configuration comes from.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    file: Option<PathBuf>,
+    text: Option<String>,
+    environment: bool,
+    set: Vec<(String, String)>,
+}
+
+/// The sections as they are written.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Raw {
+    #[serde(default)]
+    pub(super) outbox: OutboxConfig,
+    #[serde(default)]
+    pub(super) messages: Messages,
+    #[serde(default)]
+    pub(super) sinks: BTreeMap<String, Dict>,
+    #[serde(default)]
+    pub(super) rules: Vec<RuleConfig>,
+    #[serde(default)]
+    pub(super) http: Http,
+    #[serde(default)]
+    pub(super) log: Log,
+}
+
+impl Source {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A TOML file.
+    #[must_use]
+    pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.file = Some(path.into());
+        self
+    }
+
+    /// TOML itself.
+    #[must_use]
+    pub fn text(mut self, toml: impl Into<String>) -> Self {
+        self.text = Some(toml.into());
+        self
+    }
+
+    /// The variables `PILLARBOX__SECTION__KEY`.
+    #[must_use]
+    pub fn environment(mut self) -> Self {
+        self.environment = true;
+        self
+    }
+
+    /// One value, by its path. It is read as TOML, and as text where it is none.
+    #[must_use]
+    pub fn set(mut self, path: impl Into<String>, value: impl Into<String>) -> Self {
+        self.set.push((path.into(), value.into()));
+        self
+    }
+
+    pub(super) fn read(&self) -> Result<Raw, ConfigError> {
+        let mut figment = Figment::new();
+        if let Some(path) = &self.file {
+            let text = fs::read_to_string(path)
+                .map_err(|error| ConfigError::at("", format!("{} can't be read: {error}", path.display())))?;
+            let named = |error| ConfigError::at("", format!("{}: {error}", path.display()));
+            figment = figment.merge(toml(&text).map_err(named)?);
+        }
+        if let Some(text) = &self.text {
+            figment = figment.merge(toml(text).map_err(|error| ConfigError::at("", error))?);
+        }
+        if self.environment {
+            figment = figment.merge(Env::prefixed(ENVIRONMENT).split("__"));
+        }
+        for (path, value) in &self.set {
+            // Reading a value can't fail: what is nothing else is text.
+            let Ok(value) = value.parse::<Value>();
+            figment = figment.merge((path.as_str(), value));
+        }
+        let mut tree: Dict = figment.extract().map_err(|error| ConfigError::below("", error))?;
+        for (key, value) in &mut tree {
+            resolve(key, value)?;
+        }
+        extract("", tree)
+    }
+}
+
+/// Reads TOML; the reader's own words say where it is broken.
+fn toml(text: &str) -> Result<Figment, String> {
+    let figment = Figment::from(Toml::string(text));
+    figment.extract::<Dict>().map_err(|error| error.to_string())?;
+    Ok(figment)
+}
+
+/// A part of the tree as a value, with paths that begin at its root.
+pub(super) fn extract<T: DeserializeOwned>(path: &str, dict: Dict) -> Result<T, ConfigError> {
+    Figment::from(Serialized::defaults(dict)).extract().map_err(|error| ConfigError::below(path, error))
+}
+
+/// Puts what `{ file = "..." }` and `{ env = "..." }` stand for in their place.
+fn resolve(path: &str, value: &mut Value) -> Result<(), ConfigError> {
+    match value {
+        Value::Dict(_, dict) => {
+            if let Some(secret) = secret(path, dict)? {
+                *value = Value::String(Tag::Default, secret);
+                return Ok(());
+            }
+            dict.iter_mut().try_for_each(|(key, value)| resolve(&format!("{path}.{key}"), value))
+        }
+        Value::Array(_, values) => {
+            let mut numbered = values.iter_mut().enumerate();
+            numbered.try_for_each(|(n, value)| resolve(&format!("{path}.{n}"), value))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn secret(path: &str, dict: &Dict) -> Result<Option<String>, ConfigError> {
+    let mut entries = dict.iter();
+    let (Some((key, Value::String(_, from))), None) = (entries.next(), entries.next()) else { return Ok(None) };
+    match key.as_str() {
+        "file" => {
+            let text = fs::read_to_string(from)
+                .map_err(|error| ConfigError::at(path, format!("is to be read from {from}, which fails: {error}")))?;
+            Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+        }
+        "env" => match std::env::var(from) {
+            Ok(text) => Ok(Some(text)),
+            Err(_) => Err(ConfigError::at(path, format!("is to be read from the variable {from}, which is not set"))),
+        },
+        _ => Ok(None),
+    }
+}

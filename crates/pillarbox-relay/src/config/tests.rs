@@ -1,0 +1,149 @@
+use pillarbox_core::{Event, Outbox};
+use pillarbox_testkit::MemoryStore;
+
+use super::*;
+
+const LEAST: &str = "outbox.url = \"sqlite:x.db\"\n[sinks.out]\ntype = \"stdout\"\n";
+
+fn read(text: &str) -> Result<Config, ConfigError> {
+    Config::read(&Source::new().text(text))
+}
+
+fn refused(text: &str) -> String {
+    read(text).unwrap_err().to_string()
+}
+
+/// The reference with all its comment signs before settings taken away.
+fn uncommented() -> String {
+    let is_setting = |line: &str| {
+        line.strip_prefix('#')
+            .is_some_and(|rest| rest.starts_with('[') || rest.starts_with(|c: char| c.is_ascii_lowercase()))
+    };
+    REFERENCE.lines().map(|line| if is_setting(line) { &line[1..] } else { line }).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_reference_as_it_stands_and_with_every_setting_is_the_default() {
+    let settings = |config: &Config| {
+        let builder = config.outbox.apply(Outbox::multi_node(MemoryStore::new()).node_name("relay-1"));
+        format!("{builder:?}")
+    };
+    let (bare, full) = (read(REFERENCE).unwrap(), read(&uncommented()).unwrap());
+    assert_eq!(settings(&bare), settings(&full));
+    assert_eq!(Messages { unmatched: Some(vec!["out".into()]), ..bare.messages }, full.messages);
+    assert_eq!(bare.http, full.http);
+    assert_eq!(bare.log, full.log);
+    assert_eq!(full.outbox.prefix(), Some("outbox_"));
+}
+
+#[test]
+fn the_reference_has_every_key() {
+    let text = uncommented();
+    for section in ["outbox", "messages", "http", "log"] {
+        let error = refused(&format!("{text}\n[{section}_]\n"));
+        assert!(error.contains(&format!("`{section}`")), "{error}");
+    }
+    for (section, before) in [
+        ("outbox.", "migrate"),
+        ("outbox.retry.", "backoff"),
+        ("outbox.circuit.", "failures"),
+        ("outbox.purge.", "done"),
+        ("messages.", "mode"),
+        ("http.", "listen"),
+        ("log.", "format"),
+    ] {
+        let error = read_with(&text, &format!("{section}nonsense"), "1").unwrap_err().to_string();
+        let (_, allowed) = error.split_once("Allowed: ").unwrap();
+        assert!(allowed.contains(before), "{error}");
+        for key in allowed.split(", ").map(|key| key.trim_matches('`')) {
+            let there = text.lines().any(|line| line.split([' ', '=']).next() == Some(key))
+                || text.contains(&format!("[{section}{key}]"));
+            assert!(there, "{section}{key} is not in the reference");
+        }
+    }
+}
+
+fn read_with(text: &str, path: &str, value: &str) -> Result<Config, ConfigError> {
+    Config::read(&Source::new().text(text).set(path, value))
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_path_and_what_was_meant() {
+    for (text, words) in [
+        ("outbox.worker = 1", &["outbox.worker", "Did you mean `workers`?", "`page_size`"][..]),
+        ("outbox.workers = \"many\"", &["outbox.workers", "usize"]),
+        ("outbox.handler_timeout = 30", &["outbox.handler_timeout", "\"5s\""]),
+        ("outbox.handler_timeout = \"soon\"", &["outbox.handler_timeout", "\"5s\""]),
+        ("outbox.on_success = \"kept\"", &["outbox.on_success", "Did you mean `keep`?", "`delete`"]),
+        ("outbox.retry.maximum = 3", &["outbox.retry.maximum", "`max_attempts`"]),
+        ("sinks.b.type = \"nat\"", &["sinks.b.type", "Did you mean `nats`?"]),
+        ("sinks.b.kind = \"nats\"", &["sinks.b.type", "is missing", "rabbitmq"]),
+        ("sinks.b = { type = \"stdout\", url = \"x\" }", &["sinks.b.url", "stdout"]),
+        ("messages.unmatched = [\"elsewhere\"]", &["messages.unmatched.0", "elsewhere", "`out`"]),
+        ("[[rules]]\nsinks = [\"ou\"]", &["rules.0.sinks.0", "Did you mean `out`?"]),
+        ("[[rules]]\ntopic = \"{tenat}\"", &["rules.0.topic", "Did you mean {tenant}?"]),
+        ("[[rules]]\nheaders = { x = \"{\" }", &["rules.0.headers.x", "without"]),
+        ("[[rules]]\ndrop = true\nsinks = [\"out\"]", &["rules.0", "neither or both"]),
+        ("[[rules]]\nmatch = { even_type = \"x\" }", &["rules", "event_type"]),
+        ("messages.batch = 0", &["messages.batch", "1 to 10000"]),
+        ("messages.mode = \"binery\"", &["messages.mode", "Did you mean `binary`?"]),
+        ("http.listen = \"everywhere\"", &["http.listen"]),
+        ("[logs]", &["logs", "Did you mean `log`?"]),
+        ("a = = b", &["="]),
+    ] {
+        // Keys of the root have to come before the first section.
+        let whole = if text.starts_with('[') { format!("{LEAST}{text}") } else { format!("{text}\n{LEAST}") };
+        let error = refused(&whole);
+        for words in words {
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_relay_without_database_or_sink_is_told_what_it_needs() {
+    assert!(refused("[sinks.out]\ntype = \"stdout\"").contains("outbox.url: is missing"));
+    assert!(refused("outbox.url = \"sqlite:x.db\"").contains("sinks: is empty"));
+    let two = format!("{LEAST}[sinks.second]\ntype = \"stdout\"\n");
+    assert!(refused(&two).contains("messages.unmatched: is missing"));
+    read(&format!("{two}[[rules]]\nsinks = [\"out\"]")).unwrap();
+}
+
+#[test]
+fn later_sources_come_before_earlier_ones() {
+    let config =
+        Config::read(&Source::new().text(format!("messages.source = \"/a\"\n{LEAST}")).set("messages.source", "/b"));
+    assert_eq!(config.unwrap().messages.source, "/b");
+    let workers = read_with(LEAST, "outbox.workers", "7").unwrap();
+    assert!(format!("{:?}", workers.outbox.apply(Outbox::multi_node(MemoryStore::new()))).contains("workers: 7"));
+}
+
+#[test]
+fn secrets_come_from_files_and_variables_and_are_not_shown() {
+    let file = std::env::temp_dir().join(format!("pillarbox-secret-{}", std::process::id()));
+    std::fs::write(&file, "sqlite:secret-word.db\n").unwrap();
+    let config = read_with(LEAST, "outbox.url", &format!("{{ file = {file:?} }}")).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(config.outbox.url(), "sqlite:secret-word.db");
+    assert!(!format!("{config:?}").contains("secret-word"));
+    let error = read_with(LEAST, "outbox.url", "{ file = \"/nowhere/at/all\" }").unwrap_err().to_string();
+    assert!(error.contains("outbox.url") && error.contains("/nowhere/at/all"), "{error}");
+    let error = read_with(LEAST, "outbox.url", "{ env = \"PILLARBOX_NO_SUCH_VARIABLE\" }").unwrap_err().to_string();
+    assert!(error.contains("outbox.url") && error.contains("PILLARBOX_NO_SUCH_VARIABLE"), "{error}");
+}
+
+#[test]
+fn rules_are_read_with_all_they_have() {
+    let config = read(&format!(
+        "{LEAST}[[rules]]\nname = \"orders\"\nmatch = {{ event_type = [\"Order*\", \"Paid\"], headers = {{ region = \"eu\" }} }}\n\
+         topic = \"{{tenant}}.orders\"\nkey = \"{{aggregate_id}}\"\nheaders = {{ x-t = \"{{tenant}}\" }}\n"
+    ))
+    .unwrap();
+    let event = Event::builder("OrderPlaced").aggregate("Order", "7").tenant("acme").header("region", "eu");
+    let event = event.json(&1).build().unwrap();
+    assert!(config.rules.lead_to("out", &event));
+    let target = config.rules.target(&event).unwrap();
+    assert_eq!(&*target.topic, "acme.orders");
+    assert_eq!(target.key, Some(Some("7".into())));
+    assert_eq!(target.headers, [("x-t".to_owned(), "acme".to_owned())]);
+}

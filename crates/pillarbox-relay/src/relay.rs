@@ -1,0 +1,63 @@
+//! A running relay: an outbox whose handlers are sinks.
+
+use std::{sync::Arc, time::Duration};
+
+use pillarbox_core::{
+    Outbox,
+    engine::OutboxError,
+    port::{Sent, Sink, Store},
+};
+
+use crate::{Outlet, config::Config};
+
+/// What all relays of an outbox are called. A node of another group has other handlers, and the two would take each
+/// other's events.
+const GROUP: &str = "relay";
+
+/// How long a check waits for a sink.
+const CHECK_WITHIN: Duration = Duration::from_secs(10);
+
+/// A running relay. Several on one outbox share its partitions.
+#[derive(Debug)]
+pub struct Relay<S> {
+    outbox: Outbox<S>,
+    sinks: Vec<Arc<dyn Sink>>,
+}
+
+impl<S: Store> Relay<S> {
+    /// Joins the relays of this outbox, and begins to send. A sink that is down is no error: its events wait.
+    pub async fn start(config: &Config, store: S) -> Result<Self, OutboxError> {
+        let mut builder = config.outbox.apply(Outbox::multi_node(store)).group(GROUP);
+        for (name, sink) in &config.sinks {
+            let outlet = Outlet::new(name, sink.sink(), config.rules.clone())
+                .source(config.messages.source.as_str())
+                .mode(config.messages.mode)
+                .batch(config.messages.batch);
+            builder = builder.handle_every(outlet);
+        }
+        let outbox = builder.start().await?;
+        Ok(Self { outbox, sinks: config.sinks.values().map(|sink| sink.sink()).collect() })
+    }
+
+    /// The outbox it reads.
+    pub fn outbox(&self) -> &Outbox<S> {
+        &self.outbox
+    }
+
+    /// Sends what is under way, hands over what is owned, and closes the sinks.
+    pub async fn shutdown(&self) {
+        self.outbox.shutdown().await;
+        futures_util::future::join_all(self.sinks.iter().map(|sink| sink.close())).await;
+    }
+}
+
+/// Tries every sink, all at once: its name, and what it says.
+pub async fn check_sinks(config: &Config) -> Vec<(String, Sent)> {
+    let tried = config.sinks.iter().map(async |(name, sink)| {
+        let sink = sink.sink();
+        let said = tokio::time::timeout(CHECK_WITHIN, sink.check()).await;
+        let late = || pillarbox_core::port::SinkError::unavailable(format!("no answer within {CHECK_WITHIN:?}"));
+        (name.clone(), said.unwrap_or_else(|_| Err(late())))
+    });
+    futures_util::future::join_all(tried).await
+}
