@@ -5,12 +5,13 @@
 //! | [`WriteStore`], [`TransactStore`] | writer | inserting events in a transaction |
 //! | [`OwnStore`] | ownership | the node's lease, and the partitions it owns |
 //! | [`ReadStore`] | reader, settler | reading events, settling them behind the fence |
+//! | [`SettleStore`] | workers | settling events in the transaction of their handlers' work |
 //! | [`UpkeepStore`] | upkeep | migrations, purging |
 //! | [`AdminStore`] | operators | dead events, counts |
 //! | [`WakeStore`] | reader | news from other processes |
 //! | [`Clock`] | writer | the host's time, for `occurred_at` alone |
 //!
-//! A database adapter implements the first six; the engine sees them as one [`Store`]. The exam that every
+//! A database adapter implements the first seven; the engine sees them as one [`Store`]. The exam that every
 //! adapter passes is `pillarbox_testkit::conformance`.
 
 mod admin;
@@ -18,6 +19,7 @@ mod clock;
 mod error;
 mod own;
 mod read;
+mod settle;
 mod upkeep;
 mod wake;
 mod write;
@@ -32,6 +34,7 @@ pub use read::{
     Batch, Candidate, Change, Due, Hold, HoldChange, HoldKind, Page, Pick, Position, ReadStore, Recall, Row, Scan,
     Settled, Settlement,
 };
+pub use settle::SettleStore;
 pub use upkeep::{PurgeCursor, PurgeRequest, PurgeScope, Purged, UpkeepStore};
 pub use wake::WakeStore;
 pub use write::{NewKey, NewRow, TransactStore, WriteStore};
