@@ -37,18 +37,26 @@ pub struct ByHand {
     shared: Arc<Shared>,
     desk: Option<Arc<dyn Desk>>,
     node: Node,
+    /// Whether a crash is to follow, and whether a transaction was rolled back for it.
     doomed: bool,
+    rolled_back: Arc<AtomicBool>,
 }
 
 impl ByHand {
     pub(crate) fn new(shared: Arc<Shared>, desk: Option<Arc<dyn Desk>>) -> Self {
-        Self { node: Node::idle(shared.clone()), shared, desk, doomed: false }
+        Self { node: Node::idle(shared.clone()), shared, desk, doomed: false, rolled_back: Arc::default() }
     }
 
     /// Says whether a crash is to follow what is worked next: then transactional handlers run, and their transactions are
     /// rolled back, as if the process had died before their commit.
     pub fn doom(&mut self, doomed: bool) {
         self.doomed = doomed;
+        self.rolled_back.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether a transaction was rolled back because of that.
+    pub fn has_rolled_back(&self) -> bool {
+        self.rolled_back.load(Ordering::Relaxed)
     }
 
     /// Takes the partitions. A node of the same name that has not left is replaced, as one that has died is.
@@ -95,8 +103,11 @@ impl ByHand {
 
     async fn run_workers(&self, each: impl Iterator<Item = Serves>, halt: &AtomicBool) {
         let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
-        let worker = |serves| Worker::new(self.shared.clone(), serves, self.desk.clone()).doomed(self.doomed);
-        let run = |serves| worker(serves).run(stop.clone(), abort.clone());
+        let run = |serves| {
+            let worker = Worker::new(self.shared.clone(), serves, self.desk.clone());
+            let worker = if self.doomed { worker.doomed(self.rolled_back.clone()) } else { worker };
+            worker.run(stop.clone(), abort.clone())
+        };
         let mut workers = pin!(join_all(each.map(run)));
         poll_fn(|context| {
             loop {

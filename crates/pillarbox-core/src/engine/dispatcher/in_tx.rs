@@ -23,7 +23,7 @@
 //! A panic or a timeout leaves the connection in the middle of something: the whole transaction is rolled back. It is the
 //! failure of its event; the others begin again, and nothing is counted for them.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::atomic::Ordering};
 
 use tokio::time::{Duration, Instant, sleep};
 
@@ -287,8 +287,9 @@ impl Worker {
             }
             Err(error) => return Ended::Failed(error),
         }
-        if self.doomed {
+        if let Some(rolled_back) = &self.doomed {
             open.rollback().await;
+            rolled_back.store(true, Ordering::Relaxed);
             for run in done.drain(..) {
                 self.report(run.of, &run.delivery, run.entered, run.elapsed, run.result).await;
             }

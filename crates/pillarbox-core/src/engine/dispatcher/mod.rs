@@ -15,7 +15,10 @@ mod in_tx;
 use std::{
     any::Any,
     panic::AssertUnwindSafe,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use futures_util::FutureExt;
@@ -71,8 +74,8 @@ pub(crate) struct Worker {
     serves: Serves,
     /// Where its transactional handlers' transactions are begun, if it has such handlers.
     desk: Option<Arc<dyn Desk>>,
-    /// Transactions are rolled back at their end: the process is about to die.
-    doomed: bool,
+    /// Transactions are rolled back at their end, which is noted here: the process is about to die.
+    doomed: Option<Arc<AtomicBool>>,
 }
 
 /// The handlers of one worker that are cut off: the lease is lost, or the outbox shuts down and waits no longer.
@@ -94,12 +97,12 @@ impl Cut<'_> {
 
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, serves: Serves, desk: Option<Arc<dyn Desk>>) -> Self {
-        Self { shared, serves, desk, doomed: false }
+        Self { shared, serves, desk, doomed: None }
     }
 
     /// Commits no transaction: for tests in which the process dies before it could.
-    pub(crate) fn doomed(mut self, doomed: bool) -> Self {
-        self.doomed = doomed;
+    pub(crate) fn doomed(mut self, rolled_back: Arc<AtomicBool>) -> Self {
+        self.doomed = Some(rolled_back);
         self
     }
 
