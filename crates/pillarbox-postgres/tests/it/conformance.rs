@@ -79,7 +79,9 @@ macro_rules! backend {
                 }
 
                 async fn add_work(connection: &mut PgConnection, value: String) -> Executed {
-                    sqlx::query("insert into work values ($1)").bind(value).execute(connection).await?;
+                    // Not prepared under a name, which behind a pooler another client may have taken.
+                    let add = sqlx::query("insert into work values ($1)").persistent(false);
+                    add.bind(value).execute(connection).await?;
                     Ok(())
                 }
 
