@@ -120,7 +120,12 @@ impl PostgresStore {
     }
 
     /// Writes everything; returns how many outcomes were stale.
-    pub(crate) async fn apply(&self, tx: &mut PgConnection, lease: &Lease, batch: &Batch) -> Result<usize, sqlx::Error> {
+    pub(crate) async fn apply(
+        &self,
+        tx: &mut PgConnection,
+        lease: &Lease,
+        batch: &Batch,
+    ) -> Result<usize, sqlx::Error> {
         let mut sorted = sort(&batch.outcomes, &[]);
         loop {
             let stale = self.finish(tx, lease, &sorted, batch.mark).await?;

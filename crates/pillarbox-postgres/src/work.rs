@@ -75,7 +75,8 @@ impl SettleStore for PostgresStore {
         Box::pin(self.within(async move {
             let mut entered = self.0.settles.enter().await?;
             entered.begin().await?;
-            let unsettled = self.query(&self.0.sql.settle.unsettled).bind(seqs.iter().map(|seq| seq.0).collect::<Vec<_>>());
+            let unsettled =
+                self.query(&self.0.sql.settle.unsettled).bind(seqs.iter().map(|seq| seq.0).collect::<Vec<_>>());
             let rows = unsettled.fetch_all(entered.connection().map_err(error::of)?).await.map_err(error::of)?;
             entered.rollback().await?;
             rows.iter().map(|row| row.try_get(0).map(Seq)).collect::<Result<_, _>>().map_err(error::of)

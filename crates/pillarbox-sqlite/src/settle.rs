@@ -120,7 +120,8 @@ impl SqliteStore {
     pub(crate) async fn pending(&self, seqs: &[Seq]) -> Result<Vec<Seq>, StoreError> {
         let (_turn, mut entered) = self.write_on(&self.0.settles).await?;
         let mut tx = entered.begin().await?;
-        let pending = sqlx::query(self.0.sql.settle.pending.clone()).bind(row::json_numbers(seqs.iter().map(|seq| seq.0)));
+        let pending =
+            sqlx::query(self.0.sql.settle.pending.clone()).bind(row::json_numbers(seqs.iter().map(|seq| seq.0)));
         let rows = pending.fetch_all(&mut *tx).await.map_err(error::of)?;
         rows.iter().map(|row| row.try_get(0).map(Seq)).collect::<Result<_, _>>().map_err(error::of)
     }

@@ -65,8 +65,8 @@ pub mod prelude {
     #[cfg(feature = "macros")]
     pub use crate::handlers;
     pub use crate::{
-        Batched, Delivery, Event, Failed, HandlerError, HandlerExt, Metadata, Outbox, OutboxEvent, Outcome, RetryPolicy,
-        Work, handler,
+        Batched, Delivery, Event, Failed, HandlerError, HandlerExt, Metadata, Outbox, OutboxEvent, Outcome,
+        RetryPolicy, Work, handler,
     };
 }
 

@@ -63,9 +63,9 @@ pub use dedup::Duplicate;
 pub use dispatcher::Report;
 pub use error::{OutboxError, WriteError};
 pub use handler::{
-    Answers, Batch, Batched, Configured, Each, EventBatchHandler, EventFallback, EventHandler, EventInTx, Failed, Fallback,
-    Handle, Handler, HandlerExt, HandlerSet, Handlers, InTx, IntoAnswers, IntoHandlers, IntoInTx, IntoRegistration,
-    Metadata, Reaches, Registration, Set, batch, handler, in_tx,
+    Answers, Batch, Batched, Configured, Each, EventBatchHandler, EventFallback, EventHandler, EventInTx, Failed,
+    Fallback, Handle, Handler, HandlerExt, HandlerSet, Handlers, InTx, IntoAnswers, IntoHandlers, IntoInTx,
+    IntoRegistration, Metadata, Reaches, Registration, Set, batch, handler, in_tx,
 };
 pub use hook::{NoHook, WriterHook};
 pub use ids::new_id;

@@ -141,7 +141,8 @@ impl<S: SettleStore + 'static> Desk for OfStore<S> {
     fn begin(&self) -> BoxFuture<'_, Result<Box<dyn Open>, StoreError>> {
         Box::pin(async {
             let tx = self.0.store.begin_work().await?;
-            let open = Begun { of: self.0.clone(), tx: Some(tx), home: Arc::default(), last: Vec::new(), kept: Vec::new() };
+            let open =
+                Begun { of: self.0.clone(), tx: Some(tx), home: Arc::default(), last: Vec::new(), kept: Vec::new() };
             Ok(Box::new(open) as Box<dyn Open>)
         })
     }

@@ -86,7 +86,8 @@ macro_rules! backend {
                 }
 
                 async fn work(&self) -> Vec<String> {
-                    let work = self.0.database.run("select value from work order by value collate \"C\"").expect("work");
+                    let work =
+                        self.0.database.run("select value from work order by value collate \"C\"").expect("work");
                     work.split_whitespace().map(ToOwned::to_owned).collect()
                 }
             }

@@ -110,7 +110,8 @@ async fn only_the_settle_of_a_transactional_handler_locks_the_node() {
     let locked = sqlx::raw_sql("begin; select from outbox_instance for update nowait").execute(&mut other).await;
     assert!(locked.is_err());
     run_in(&mut other, "rollback").await;
-    let limit: String = sqlx::query_scalar("show idle_in_transaction_session_timeout").fetch_one(&mut *tx).await.unwrap();
+    let limit: String =
+        sqlx::query_scalar("show idle_in_transaction_session_timeout").fetch_one(&mut *tx).await.unwrap();
     assert_eq!(limit, "10s");
     // Whoever asks waits for its end.
     let seqs = [rows[0].seq()];

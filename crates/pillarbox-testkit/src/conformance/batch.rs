@@ -63,9 +63,9 @@ pub async fn a_batch_is_answered_for_event_by_event<B: Backend>() {
             batch.iter().map(answer).collect::<Vec<_>>()
         }
     };
-    let index = batch(10, index).id("index").fallback(|ordered: Ordered| async move {
-        if ordered.name == "caught" { Ok(()) } else { Err("nor here") }
-    });
+    let index = batch(10, index)
+        .id("index")
+        .fallback(|ordered: Ordered| async move { if ordered.name == "caught" { Ok(()) } else { Err("nor here") } });
     let outbox = process(&stage).await.handle(index).start().await.expect("start");
     let names = ["well", "fails once", "never", "caught", "also well"];
     let ids = write(&outbox, names.map(|name| ordered(name, name))).await;
@@ -174,7 +174,8 @@ pub async fn a_batchs_destination_that_is_down_uses_up_no_attempts<B: Backend>()
     };
     let circuit =
         CircuitPolicy { failures: 2, shortest: Duration::from_millis(50), longest: Duration::from_millis(100) };
-    let outbox = process(&stage).await.circuit(circuit).retry(RetryPolicy::fixed(Duration::from_millis(1)).max_attempts(2));
+    let outbox =
+        process(&stage).await.circuit(circuit).retry(RetryPolicy::fixed(Duration::from_millis(1)).max_attempts(2));
     let outbox = outbox.handle(batch(5, index).destination("search")).start().await.expect("start");
     let ids = write(&outbox, (0..10).map(|n| ordered(&n.to_string(), "x"))).await;
     // Far longer than two attempts would take.

@@ -129,7 +129,8 @@ pub async fn the_work_of_a_transactional_handler_commits_with_the_outcome<B: Bac
 /// H9: of several in a transaction, one that fails loses its own work and no other.
 pub async fn a_failed_transactional_handler_undoes_its_own_work_alone<B: Backend>() {
     let scene = Scene::<B>::new().await;
-    let handler = scene.adds(|name, _| answer(if name == "b" { Err(HandlerError::msg("no")) } else { Ok(Outcome::Done) }));
+    let handler =
+        scene.adds(|name, _| answer(if name == "b" { Err(HandlerError::msg("no")) } else { Ok(Outcome::Done) }));
     let outbox = scene.process().await.handle_in_tx(in_tx(handler).id("project")).start().await.expect("start");
     let gate = scene.faults().stop_before(Call::BeginWork);
     let ids = write(&outbox, events(["a", "b", "c"])).await;
@@ -360,9 +361,9 @@ pub async fn a_transactional_handler_may_defer_or_fail_for_good<B: Backend>() {
             _ => Ok(Outcome::Done),
         })
     });
-    let handler = in_tx(handler).retry(RetryPolicy::never()).fallback(|ordered: Ordered| async move {
-        if ordered.name == "caught" { Ok(()) } else { Err("nor here") }
-    });
+    let handler = in_tx(handler)
+        .retry(RetryPolicy::never())
+        .fallback(|ordered: Ordered| async move { if ordered.name == "caught" { Ok(()) } else { Err("nor here") } });
     let outbox = scene.process().await.handle_in_tx(handler).start().await.expect("start");
     let ids = write(&outbox, events(["later", "never", "caught", "well"])).await;
     scene.stage.until_count(Status::Done, 3).await;

@@ -47,10 +47,10 @@
 //! that one can be run alone; its doc names the rows of the acceptance list that it proves.
 
 pub mod admin;
+pub mod batch;
 pub mod deliver;
 pub mod fence;
 pub mod find;
-pub mod batch;
 pub mod handlers;
 pub mod hold;
 pub mod in_tx;

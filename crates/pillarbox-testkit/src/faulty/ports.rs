@@ -6,8 +6,8 @@ use pillarbox_core::{
     domain::{EventId, Key, Lease, NodeId, Partition, PartitionSet, Seq},
     port::{
         Actor, AdminStore, Batch, BoxFuture, Candidate, Due, Fleet, Joining, Listing, NewKey, NewRow, OwnStore, Page,
-        Pick, PurgeRequest, Purged, Query, ReadStore, Recall, Released, Renewal, Row, Scan, SettleStore, Settled, Stats, StoreError,
-        Taken, TransactStore, UpkeepStore, WakeStore, WriteStore,
+        Pick, PurgeRequest, Purged, Query, ReadStore, Recall, Released, Renewal, Row, Scan, SettleStore, Settled,
+        Stats, StoreError, Taken, TransactStore, UpkeepStore, WakeStore, WriteStore,
     },
 };
 

@@ -74,7 +74,9 @@ impl Worker {
                 }
                 None => match answers.next() {
                     Some(Called { result, down: Down::Shut(after) }) => (Verdict::Defer { after }, result),
-                    Some(Called { result, down: Down::Open }) => self.judge(registered, delivery.clone(), result, None).await,
+                    Some(Called { result, down: Down::Open }) => {
+                        self.judge(registered, delivery.clone(), result, None).await
+                    }
                     Some(Called { result, down: Down::Reached(down) }) => {
                         self.judge(registered, delivery.clone(), result, Some(down)).await
                     }

@@ -358,7 +358,11 @@ impl Worker {
     fn store_failed(&self, error: &StoreError, events: usize) {
         self.shared.meters.loop_errors.increment(1);
         let error = error as &dyn std::error::Error;
-        tracing::error!(error, events, "the transaction of transactional handlers failed: their events are tried again");
+        tracing::error!(
+            error,
+            events,
+            "the transaction of transactional handlers failed: their events are tried again"
+        );
     }
 }
 

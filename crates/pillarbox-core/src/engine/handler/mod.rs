@@ -30,7 +30,9 @@ use futures_util::FutureExt;
 pub(crate) use in_tx::TxHandler;
 pub use in_tx::{EventInTx, InTx, IntoInTx, in_tx};
 pub(crate) use progress::Progress;
-pub use registration::{Configured, Each, HandlerSet, Handlers, IntoHandlers, IntoRegistration, Reaches, Registration, handler};
+pub use registration::{
+    Configured, Each, HandlerSet, Handlers, IntoHandlers, IntoRegistration, Reaches, Registration, handler,
+};
 pub(crate) use routes::{Registered, Routes, RoutesBuilder, Runs};
 pub use typed::{EventHandler, Handle, Metadata};
 
