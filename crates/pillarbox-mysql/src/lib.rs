@@ -61,6 +61,7 @@ mod tables;
 mod upkeep;
 mod wake;
 mod water;
+mod work;
 mod write;
 
 pub use migrate::VERSION;

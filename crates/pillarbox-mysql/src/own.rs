@@ -269,18 +269,23 @@ impl MySqlStore {
     /// end. `None` if it is not.
     pub(crate) async fn fenced<'a>(&self, line: &'a Line, lease: &Lease) -> Result<Option<Entered<'a>>, StoreError> {
         let mut tx = line.begin().await?;
-        let row = sqlx::query(self.0.sql.own.fence.clone())
-            .bind(lease.incarnation.0)
-            .bind(lease.node.as_str())
-            .fetch_optional(&mut *tx)
-            .await
-            .map_err(error::of)?;
-        let in_force = row.map(|row| row.try_get::<i64, _>(0)).transpose().map_err(error::of)?;
-        if in_force == Some(1) {
+        if self.in_force(&mut tx, lease).await? {
             return Ok(Some(tx));
         }
         tx.rollback().await?;
         Ok(None)
+    }
+
+    /// Locks the node's row to the end of the transaction, and says whether its lease is in force.
+    pub(crate) async fn in_force(&self, tx: &mut MySqlConnection, lease: &Lease) -> Result<bool, StoreError> {
+        let row = sqlx::query(self.0.sql.own.fence.clone())
+            .bind(lease.incarnation.0)
+            .bind(lease.node.as_str())
+            .fetch_optional(tx)
+            .await
+            .map_err(error::of)?;
+        let in_force = row.map(|row| row.try_get::<i64, _>(0)).transpose().map_err(error::of)?;
+        Ok(in_force == Some(1))
     }
 
     /// Ends an incarnation uncleanly: its partitions become free with a raised epoch.

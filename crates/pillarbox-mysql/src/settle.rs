@@ -92,6 +92,18 @@ impl MySqlStore {
         let Some(mut tx) = self.fenced(&self.0.settles, lease).await? else {
             return Ok(Settled::Fenced);
         };
+        let stale = self.settle_behind_fence(&mut tx, lease, batch).await?;
+        tx.commit().await?;
+        Ok(Settled::Applied { stale })
+    }
+
+    /// Settles in a transaction that has passed the fence; returns how many outcomes were stale.
+    pub(crate) async fn settle_behind_fence(
+        &self,
+        tx: &mut MySqlConnection,
+        lease: &Lease,
+        batch: &Batch,
+    ) -> Result<usize, StoreError> {
         let sql = &self.0.sql.settle;
         if let Some(mark) = batch.mark {
             let advance = sqlx::query(sql.advance.clone()).bind(mark.0).bind(lease.incarnation.0);
@@ -99,22 +111,21 @@ impl MySqlStore {
         }
         let mut stale = 0;
         if !batch.outcomes.is_empty() {
-            let epochs = self.epochs(&mut tx, &lease.node).await?;
+            let epochs = self.epochs(tx, &lease.node).await?;
             let sorted = sort(&batch.outcomes, &epochs);
             stale = sorted.stale;
-            self.apply(&mut tx, &sorted).await?;
+            self.apply(tx, &sorted).await?;
         }
         for change in &batch.holds {
             match change {
-                HoldChange::Set(hold) => self.set_hold(&mut tx, hold).await?,
+                HoldChange::Set(hold) => self.set_hold(tx, hold).await?,
                 HoldChange::Clear { partition, key } => {
                     let unhold = sqlx::query(sql.unhold.clone()).bind(i64::from(partition.0)).bind(key.as_str());
                     unhold.execute(&mut *tx).await.map_err(error::of)?;
                 }
             }
         }
-        tx.commit().await?;
-        Ok(Settled::Applied { stale })
+        Ok(stale)
     }
 
     pub(crate) async fn count_start(&self, lease: &Lease, seq: Seq) -> Result<Option<u32>, StoreError> {

@@ -51,6 +51,8 @@ pub struct Options {
 pub(crate) struct Inner {
     pub(crate) names: Names,
     pub(crate) pool: MySqlPool,
+    /// For transactional handlers.
+    pub(crate) work: MySqlPool,
     pub(crate) settles: Line,
     pub(crate) lease: Line,
     pub(crate) pages: Line,
@@ -105,7 +107,7 @@ impl Options {
         self
     }
 
-    /// Sets how many connections the application's transactions share.
+    /// Sets how many connections the application's transactions share. Transactional handlers share as many others.
     #[must_use]
     pub fn pool_size(mut self, connections: u32) -> Self {
         self.pool_size = connections;
@@ -196,6 +198,7 @@ impl Options {
             seen: tokio::sync::Mutex::default(),
             seen_fleet: tokio::sync::Mutex::default(),
             names,
+            work: crate::work::beside(&pool),
             pool,
         })))
     }

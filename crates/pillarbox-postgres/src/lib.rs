@@ -61,6 +61,7 @@ mod tables;
 mod transaction;
 mod upkeep;
 mod wake;
+mod work;
 mod write;
 pub mod writer;
 

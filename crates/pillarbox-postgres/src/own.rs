@@ -36,6 +36,10 @@ use crate::{
 statements!(OwnSql {
     /// By primary key.
     fence: "select 1 from {instance} where incarnation = $1 and id = $2 and until > {now} for key share",
+    /// The same in a transaction of the application's pool, which has the settings of a settle from here on: see `SESSION`.
+    fence_work: "select set_config('idle_in_transaction_session_timeout', '10000', true),
+            case current_setting('synchronous_commit') when 'off' then set_config('synchronous_commit', 'on', true) end
+        from {instance} where incarnation = $1 and id = $2 and until > {now} for key share",
     /// By the unique index on id. Waits for the settles of the node.
     namesake: "select incarnation from {instance} where id = $1 for update",
     /// Leaves a node whose settle is under way to the next look. Who waited for it, with its own row locked, would lose

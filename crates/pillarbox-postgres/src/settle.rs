@@ -55,6 +55,8 @@ statements!(SettleSql {
             (select 1 from {event} where seq = present.from_seq and status = 'DEAD')",
     /// By the holds' index.
     unhold: "delete from {hold} where partition = $1 and name = $2 and kind <> 'SINK'",
+    /// By primary key. Waits for whoever settles one of them.
+    unsettled: "select seq from {event} where seq = any($1) and status in ('NEW', 'RETRY') order by seq for update",
     /// By primary key.
     start: "update {event} set starts = starts + 1
         where seq = $1 and status in ('NEW', 'RETRY') returning starts",
@@ -118,7 +120,12 @@ impl PostgresStore {
     }
 
     /// Writes everything; returns how many outcomes were stale.
-    async fn apply(&self, tx: &mut PgConnection, lease: &Lease, batch: &Batch) -> Result<usize, sqlx::Error> {
+    pub(crate) async fn apply(
+        &self,
+        tx: &mut PgConnection,
+        lease: &Lease,
+        batch: &Batch,
+    ) -> Result<usize, sqlx::Error> {
         let mut sorted = sort(&batch.outcomes, &[]);
         loop {
             let stale = self.finish(tx, lease, &sorted, batch.mark).await?;

@@ -11,7 +11,7 @@ use sqlx::{
 
 use crate::{
     admin::AdminSql, connection::Line, error, kept::Kept, own::OwnSql, read::ReadSql, settle::SettleSql, tables::Names,
-    upkeep::UpkeepSql, wake::Listening, writer::WriteSql,
+    upkeep::UpkeepSql, wake::Listening, work::Work, writer::WriteSql,
 };
 
 /// An outbox in a PostgreSQL database. Cheap to clone.
@@ -40,6 +40,7 @@ pub(crate) struct Inner {
     pub(crate) names: Names,
     pub(crate) pool: PgPool,
     pub(crate) kept: Kept,
+    pub(crate) work: Work,
     pub(crate) lease: Line,
     pub(crate) reads: Line,
     pub(crate) settles: Line,
@@ -86,7 +87,8 @@ impl Options {
         self
     }
 
-    /// Sets how many connections the application's transactions share, if the store is opened by URL.
+    /// Sets how many connections the application's transactions share, if the store is opened by URL. Transactional
+    /// handlers share as many others.
     #[must_use]
     pub fn pool_size(mut self, connections: u32) -> Self {
         self.pool_size = connections;
@@ -173,6 +175,7 @@ impl Options {
             settles: line(),
             news: Listening::new(connect.clone(), self.connect_within, &names),
             names,
+            work: Work::beside(&pool),
             pool,
             kept: Kept::new(),
             behind_pooler: self.behind_pooler,

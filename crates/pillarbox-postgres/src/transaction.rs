@@ -6,7 +6,7 @@
 use std::ops::{Deref, DerefMut};
 
 use pillarbox_core::port::{BoxFuture, StoreError, TransactStore};
-use sqlx::{PgConnection, postgres::PgTransactionManager};
+use sqlx::{PgConnection, PgPool, SqlStr, postgres::PgTransactionManager};
 use sqlx_core::transaction::TransactionManager as _;
 
 use crate::{
@@ -28,15 +28,41 @@ pub struct PostgresTransaction {
     lent: Option<Lent>,
     /// Whether a statement that we know nothing of may have failed since the last one of ours succeeded.
     doubtful: bool,
+    /// For handlers' work.
+    works: bool,
 }
 
 impl PostgresTransaction {
-    async fn begin(lent: Lent) -> Result<Self, (sqlx::Error, bool)> {
+    /// Begins on a connection of a pool, or on one of it that was kept.
+    pub(crate) async fn begin(
+        pool: &PgPool,
+        kept: &Kept,
+        statement: Option<&'static str>,
+        works: bool,
+    ) -> Result<Self, StoreError> {
+        let lent = kept.take(pool).await.map_err(error::of)?;
+        match Self::begin_on(lent, statement, works).await {
+            // It may have died while it was kept; the pool asks its own before it hands them out.
+            Err((_, true)) => {
+                let lent = Kept::from_pool(pool).await.map_err(error::of)?;
+                Self::begin_on(lent, statement, works).await.map_err(|(error, _)| error::of(error))
+            }
+            begun => begun.map_err(|(error, _)| error::of(error)),
+        }
+    }
+
+    async fn begin_on(lent: Lent, statement: Option<&'static str>, works: bool) -> Result<Self, (sqlx::Error, bool)> {
         let kept = lent.kept;
         // Ours from here on: a begin that is cut off is noticed when it is dropped.
-        let mut tx = Self { lent: Some(lent), doubtful: false };
-        PgTransactionManager::begin(tx.connection(), None).await.map_err(|error| (error, kept))?;
+        let mut tx = Self { lent: Some(lent), doubtful: false, works };
+        let begun = PgTransactionManager::begin(tx.connection(), statement.map(SqlStr::from_static)).await;
+        begun.map_err(|error| (error, kept))?;
         Ok(tx)
+    }
+
+    /// The connection, for statements of ours, and a word to be set when they have succeeded.
+    pub(crate) fn sound(&mut self) -> (&mut PgConnection, &mut bool) {
+        (&mut self.lent.as_mut().expect(OPEN).connection, &mut self.doubtful)
     }
 
     fn connection(&mut self) -> &mut PgConnection {
@@ -96,7 +122,10 @@ impl InTransaction for PostgresTransaction {
 
 impl PostgresStore {
     fn ended(&self, mut tx: PostgresTransaction) {
-        if let Some(lent) = tx.lent.take() {
+        let Some(lent) = tx.lent.take() else { return };
+        if tx.works {
+            self.0.work.kept.keep(&self.0.work.pool, lent);
+        } else {
             self.0.kept.keep(&self.0.pool, lent);
         }
     }
@@ -107,17 +136,7 @@ impl TransactStore for PostgresStore {
     type Tx = PostgresTransaction;
 
     fn begin(&self) -> BoxFuture<'_, Result<Self::Tx, StoreError>> {
-        Box::pin(async {
-            let lent = self.0.kept.take(&self.0.pool).await.map_err(error::of)?;
-            match PostgresTransaction::begin(lent).await {
-                // It may have died while it was kept; the pool asks its own before it hands them out.
-                Err((_, true)) => {
-                    let lent = Kept::from_pool(&self.0.pool).await.map_err(error::of)?;
-                    PostgresTransaction::begin(lent).await.map_err(|(error, _)| error::of(error))
-                }
-                begun => begun.map_err(|(error, _)| error::of(error)),
-            }
-        })
+        Box::pin(PostgresTransaction::begin(&self.0.pool, &self.0.kept, None, false))
     }
 
     fn commit(&self, mut tx: Self::Tx) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -47,6 +47,7 @@ mod store;
 mod tables;
 mod upkeep;
 mod wake;
+mod work;
 mod write;
 
 pub use migrate::{VERSION, migrations};

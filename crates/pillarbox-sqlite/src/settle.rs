@@ -47,6 +47,8 @@ statements!(SettleSql {
             (select 1 from {event} where seq = {hold}.from_seq and status = 'DEAD')",
     /// By the holds' index.
     unhold: "delete from {hold} where partition = ? and name = ? and kind <> 'SINK'",
+    pending: "select seq from {event} not indexed
+        where seq in (select value from json_each(?)) and status in ('NEW', 'RETRY') order by seq",
     start: "update {event} not indexed set starts = starts + 1
         where seq = ? and status in ('NEW', 'RETRY') returning starts",
 });
@@ -77,19 +79,33 @@ impl SqliteStore {
     pub(crate) async fn settle_batch(&self, lease: &Lease, batch: &Batch) -> Result<Settled, StoreError> {
         let (_turn, mut entered) = self.write_on(&self.0.settles).await?;
         let mut tx = entered.begin().await?;
-        if !self.fence(&mut tx, lease, batch).await? {
+        let settled = self.settle_on(&mut tx, lease, batch).await?;
+        if settled != Settled::Fenced {
+            tx.commit().await.map_err(error::of_commit)?;
+        }
+        Ok(settled)
+    }
+
+    /// Settles in a transaction that holds the write lock.
+    pub(crate) async fn settle_on(
+        &self,
+        tx: &mut SqliteConnection,
+        lease: &Lease,
+        batch: &Batch,
+    ) -> Result<Settled, StoreError> {
+        if !self.fence(tx, lease, batch).await? {
             return Ok(Settled::Fenced);
         }
         let mut stale = 0;
         if !batch.outcomes.is_empty() {
-            let epochs = self.epochs(&mut tx, &lease.node).await?;
+            let epochs = self.epochs(tx, &lease.node).await?;
             let sorted = sort(&batch.outcomes, &epochs);
             stale = sorted.stale;
-            self.apply(&mut tx, &sorted).await?;
+            self.apply(tx, &sorted).await?;
         }
         for change in &batch.holds {
             match change {
-                HoldChange::Set(hold) => self.set_hold(&mut tx, hold).await?,
+                HoldChange::Set(hold) => self.set_hold(tx, hold).await?,
                 HoldChange::Clear { partition, key } => {
                     let unhold = sqlx::query(self.0.sql.settle.unhold.clone());
                     let unhold = unhold.bind(i64::from(partition.0)).bind(key.as_str());
@@ -97,8 +113,17 @@ impl SqliteStore {
                 }
             }
         }
-        tx.commit().await.map_err(error::of_commit)?;
         Ok(Settled::Applied { stale })
+    }
+
+    /// Those of the rows that are pending. Who has the write lock finds no settle under way.
+    pub(crate) async fn pending(&self, seqs: &[Seq]) -> Result<Vec<Seq>, StoreError> {
+        let (_turn, mut entered) = self.write_on(&self.0.settles).await?;
+        let mut tx = entered.begin().await?;
+        let pending =
+            sqlx::query(self.0.sql.settle.pending.clone()).bind(row::json_numbers(seqs.iter().map(|seq| seq.0)));
+        let rows = pending.fetch_all(&mut *tx).await.map_err(error::of)?;
+        rows.iter().map(|row| row.try_get(0).map(Seq)).collect::<Result<_, _>>().map_err(error::of)
     }
 
     pub(crate) async fn count_start(&self, lease: &Lease, seq: Seq) -> Result<Option<u32>, StoreError> {

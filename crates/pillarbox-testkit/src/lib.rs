@@ -36,7 +36,7 @@ pub mod told;
 pub use clock::ManualClock;
 pub use faulty::{Call, Faults, Faulty};
 pub use gate::Gate;
-pub use memory::MemoryStore;
+pub use memory::{MemoryConnection, MemoryStore};
 #[cfg(feature = "servers")]
 pub use pillarbox_servers as servers;
 pub use probe::Probe;

@@ -33,10 +33,12 @@ pub use pillarbox_core::{
         Partition, Payload, Policy, Reads, Record, RetryPolicy, Route, Seq, Standing, Status, Timestamp,
     },
     engine::{
-        Builder, Bus, BusEvent, Configured, Context, ContextProvider, Dead, Duplicate, EventFallback, EventHandler,
-        Failed, Fallback, Handle, Handler, HandlerExt, HandlerSet, Handlers, Heartbeat, Interceptor, IntoEvent,
-        IntoHandlers, IntoRegistration, Metadata, NoHook, OnDeadHead, OnSuccess, Outbox, OutboxError, PublishError,
-        PurgeOptions, Receipt, Registration, Report, Set, Transaction, WriteError, WriterHook, handler, mode, new_id,
+        Answers, Batch, Batched, Builder, Bus, BusEvent, Configured, Context, ContextProvider, Dead, Duplicate, Each,
+        EventBatchHandler, EventFallback, EventHandler, EventInTx, Failed, Fallback, Handle, Handler, HandlerExt,
+        HandlerSet, Handlers, Heartbeat, InTx, Interceptor, IntoAnswers, IntoEvent, IntoHandlers, IntoInTx,
+        IntoRegistration, Metadata, NoHook, OnDeadHead, OnSuccess, Outbox, OutboxError, PublishError, PurgeOptions,
+        Reaches, Receipt, Registration, Report, Set, Transaction, Work, WriteError, WriterHook, batch, handler, in_tx,
+        mode, new_id,
     },
     observe,
     port::{self, Actor, Fleet, Found, Listing, NodeStatus, PurgeScope, Query, Stats, StoreError, StoreErrorKind},
@@ -63,7 +65,8 @@ pub mod prelude {
     #[cfg(feature = "macros")]
     pub use crate::handlers;
     pub use crate::{
-        Delivery, Event, Failed, HandlerError, HandlerExt, Metadata, Outbox, OutboxEvent, Outcome, RetryPolicy, handler,
+        Batched, Delivery, Event, Failed, HandlerError, HandlerExt, Metadata, Outbox, OutboxEvent, Outcome,
+        RetryPolicy, Work, handler,
     };
 }
 

@@ -6,19 +6,23 @@ use super::{
     by_hand::ByHand,
     context::{ContextProvider, Providers},
     error::OutboxError,
-    handler::{EventFallback, Handler, Handlers, IntoHandlers, IntoRegistration, Registration, Routes, RoutesBuilder},
+    handler::{
+        EventBatchHandler, EventFallback, Handler, Handlers, IntoHandlers, IntoInTx, IntoRegistration, Registration,
+        Routes, RoutesBuilder, batch,
+    },
     hook::WriterHook,
     interceptor::Interceptor,
     node::Node,
     outbox::Outbox,
     settings::{Heartbeat, OnDeadHead, OnSuccess, PurgeOptions, Settings},
     shared::Shared,
+    work::{self, Desk},
     writer::{KeyRule, Writer},
 };
 use crate::{
     domain::{CircuitPolicy, Codec, Codecs, Key, NodeId, RetryPolicy, Route},
     observe::Meters,
-    port::{Clock, PurgeScope, Store, SystemClock},
+    port::{Clock, PurgeScope, SettleStore, Store, SystemClock},
 };
 
 /// The modes. They only choose settings: one mechanism serves them all.
@@ -76,6 +80,8 @@ pub struct Builder<S, M> {
     hooks: Vec<Arc<dyn WriterHook>>,
     key_rule: KeyRule,
     clock: Arc<dyn Clock>,
+    /// Once there is a transactional handler.
+    desk: Option<MakeDesk<S>>,
     mode: PhantomData<M>,
 }
 
@@ -123,6 +129,7 @@ impl<S: Store, M> Builder<S, M> {
             hooks: Vec::new(),
             key_rule: KeyRule::default(),
             clock: Arc::new(SystemClock),
+            desk: None,
             mode: PhantomData,
         }
     }
@@ -171,7 +178,8 @@ impl<S: Store, M> Builder<S, M> {
         self
     }
 
-    async fn prepare(self, routes: Routes) -> Result<Parts<S>, OutboxError> {
+    async fn prepare(mut self, routes: Routes) -> Result<Parts<S>, OutboxError> {
+        self.settings.most_at_once = routes.most_at_once(self.settings.events_per_transaction);
         self.settings.validate()?;
         if let KeyRule::Default(key) = &self.key_rule
             && (key.as_str().is_empty() || key.as_str().len() > crate::domain::limit::KEY)
@@ -194,15 +202,21 @@ impl<S: Store, M> Builder<S, M> {
         let dynamic: Arc<dyn Store> = store.clone();
         let shared = Arc::new(Shared::new(dynamic, self.settings, routes, self.interceptors, meters, self.clock, node));
         let writer = Writer::new(shared.clone(), self.codecs, self.providers, self.hooks, self.key_rule);
-        Ok(Parts { store, shared, writer })
+        let writer = Arc::new(writer);
+        let desk = self.desk.map(|desk| desk(store.clone(), writer.clone()));
+        Ok(Parts { store, shared, writer, desk })
     }
 }
 
 struct Parts<S> {
     store: Arc<S>,
     shared: Arc<Shared>,
-    writer: Writer,
+    writer: Arc<Writer>,
+    desk: Option<Arc<dyn Desk>>,
 }
+
+/// Makes the desk of a store that has one.
+type MakeDesk<S> = fn(Arc<S>, Arc<Writer>) -> Arc<dyn Desk>;
 
 impl<S: Store, M: Delivers> Builder<S, M> {
     /// Delivers events of a type to a handler: an async function or closure over it, alone or with
@@ -213,6 +227,24 @@ impl<S: Store, M: Delivers> Builder<S, M> {
     pub fn handle<K>(mut self, handler: impl IntoRegistration<K>) -> Self {
         self.routes.add(handler.into_registration());
         self
+    }
+
+    /// Delivers events of a type to a handler that takes up to `most` of them at once: an async function or closure over a
+    /// `Vec<Batched<E>>` that answers for each of them, or for all. [`batch`](super::batch()) gives it settings of its own.
+    ///
+    /// It is given what is ready, and nobody waits for a batch to fill up; never two events of one key. A panic, a timeout or a
+    /// wrong number of answers is a failure of all. A payload that can't be read never comes to it: that event alone is
+    /// dead. It must be the only handler of its events.
+    ///
+    /// ```
+    /// # use pillarbox_core::{domain::OutboxEvent, engine::{Batched, Builder, mode::SingleNode}, port::Store};
+    /// # fn of<E: OutboxEvent, S: Store>(builder: Builder<S, SingleNode>) {
+    /// # async fn index<E>(_: &[Batched<E>]) -> Vec<Result<(), String>> { Vec::new() }
+    /// builder.handle_batch(100, |batch: Vec<Batched<E>>| async move { index(&batch).await });
+    /// # }
+    /// ```
+    pub fn handle_batch<K: 'static>(self, most: usize, handler: impl EventBatchHandler<K>) -> Self {
+        self.handle(batch(most, handler))
     }
 
     /// Adds the handlers and fallbacks that `#[handlers]` has made of a type's methods.
@@ -256,6 +288,12 @@ impl<S: Store, M: Delivers> Builder<S, M> {
     /// When the circuit of a destination opens, and for how long.
     pub fn circuit(mut self, policy: CircuitPolicy) -> Self {
         self.settings.circuit = policy;
+        self
+    }
+
+    /// How many events transactional handlers deal with in one transaction, at the most. Default: 50.
+    pub fn events_per_transaction(mut self, events: usize) -> Self {
+        self.settings.events_per_transaction = events;
         self
     }
 
@@ -396,8 +434,8 @@ impl<S: Store, M: Delivers> Builder<S, M> {
     /// Checks the settings, prepares the tables, joins and starts to deliver.
     pub async fn start(mut self) -> Result<Outbox<S>, OutboxError> {
         let routes = std::mem::take(&mut self.routes).build(&self.codecs, self.settings.circuit)?;
-        let Parts { store, shared, writer } = self.prepare(routes).await?;
-        let node = Node::start(shared.clone()).await?;
+        let Parts { store, shared, writer, desk } = self.prepare(routes).await?;
+        let node = Node::start(shared.clone(), desk).await?;
         Ok(Outbox::assemble(store, writer, shared, node))
     }
 
@@ -410,9 +448,36 @@ impl<S: Store, M: Delivers> Builder<S, M> {
             Err(OutboxError::NoHandler) => Routes::default(),
             routes => routes?,
         };
-        let Parts { store, shared, writer } = self.prepare(routes).await?;
+        let Parts { store, shared, writer, desk } = self.prepare(routes).await?;
         let node = Node::writer_only(shared.clone());
-        Ok((Outbox::assemble(store, writer, shared.clone(), node), ByHand::new(shared)))
+        Ok((Outbox::assemble(store, writer, shared.clone(), node), ByHand::new(shared, desk)))
+    }
+}
+
+impl<S: Store + SettleStore, M: Delivers> Builder<S, M> {
+    /// Delivers events of a type to a handler that works in a transaction of the outbox's own database: an async function or
+    /// closure over [`Work`](super::Work) and the event, alone or with [`Metadata`](super::Metadata).
+    /// [`in_tx`](super::in_tx()) gives it settings of its own.
+    ///
+    /// Its work commits together with the outcome of the event, and behind the fence, or neither does: **its effect in this
+    /// database happens exactly once**, whatever dies when. What it does elsewhere may be repeated. For projections, read
+    /// models, and events that follow from events.
+    ///
+    /// Several events share a transaction where several wait ([`events_per_transaction`](Self::events_per_transaction)), for
+    /// a quarter of a second at the most. One that fails is undone alone; a panic or a timeout rolls back the others too,
+    /// which then begin again without a failure being counted. It must be the only handler of its events.
+    ///
+    /// ```
+    /// # use pillarbox_core::{domain::OutboxEvent, engine::{Builder, Work, mode::SingleNode}, port::{SettleStore, Store}};
+    /// # fn of<E: OutboxEvent, S: Store + SettleStore>(builder: Builder<S, SingleNode>) {
+    /// # async fn count<C: ?Sized, E>(_: &mut C, _: E) -> Result<(), String> { Ok(()) }
+    /// builder.handle_in_tx(|mut work: Work<S>, placed: E| async move { count(&mut *work, placed).await });
+    /// # }
+    /// ```
+    pub fn handle_in_tx<K>(mut self, handler: impl IntoInTx<S, K>) -> Self {
+        self.desk = Some(work::desk);
+        self.routes.add(handler.into_registration());
+        self
     }
 }
 
@@ -474,7 +539,7 @@ impl<S: Store> Builder<S, WriterOnly> {
 
     /// Checks the settings and prepares the tables.
     pub async fn start(self) -> Result<Outbox<S>, OutboxError> {
-        let Parts { store, shared, writer } = self.prepare(Routes::default()).await?;
+        let Parts { store, shared, writer, .. } = self.prepare(Routes::default()).await?;
         let node = Node::writer_only(shared.clone());
         Ok(Outbox::assemble(store, writer, shared, node))
     }

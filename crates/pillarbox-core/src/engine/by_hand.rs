@@ -26,21 +26,37 @@ use super::{
     reader::{Pass, Reader},
     settler::Settler,
     shared::Shared,
+    work::Desk,
 };
 
 /// How often a lease that is gone before it was used is asked for again.
 const JOINS: usize = 5;
 
 /// The tasks of an outbox that was started with `start_by_hand`.
-#[derive(Debug)]
 pub struct ByHand {
     shared: Arc<Shared>,
+    desk: Option<Arc<dyn Desk>>,
     node: Node,
+    /// Whether a crash is to follow, and whether a transaction was rolled back for it.
+    doomed: bool,
+    rolled_back: Arc<AtomicBool>,
 }
 
 impl ByHand {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { node: Node::idle(shared.clone()), shared }
+    pub(crate) fn new(shared: Arc<Shared>, desk: Option<Arc<dyn Desk>>) -> Self {
+        Self { node: Node::idle(shared.clone()), shared, desk, doomed: false, rolled_back: Arc::default() }
+    }
+
+    /// Says whether a crash is to follow what is worked next: then transactional handlers run, and their transactions are
+    /// rolled back, as if the process had died before their commit.
+    pub fn doom(&mut self, doomed: bool) {
+        self.doomed = doomed;
+        self.rolled_back.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether a transaction was rolled back because of that.
+    pub fn has_rolled_back(&self) -> bool {
+        self.rolled_back.load(Ordering::Relaxed)
     }
 
     /// Takes the partitions. A node of the same name that has not left is replaced, as one that has died is.
@@ -87,7 +103,11 @@ impl ByHand {
 
     async fn run_workers(&self, each: impl Iterator<Item = Serves>, halt: &AtomicBool) {
         let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
-        let run = |serves| Worker::new(self.shared.clone(), serves).run(stop.clone(), abort.clone());
+        let run = |serves| {
+            let worker = Worker::new(self.shared.clone(), serves, self.desk.clone());
+            let worker = if self.doomed { worker.doomed(self.rolled_back.clone()) } else { worker };
+            worker.run(stop.clone(), abort.clone())
+        };
         let mut workers = pin!(join_all(each.map(run)));
         poll_fn(|context| {
             loop {
@@ -125,5 +145,11 @@ impl ByHand {
         std::mem::take(&mut *self.shared.session.lock()).cancel();
         // Workers that were dropped on their way did not count themselves out.
         self.shared.running.store(0, Ordering::Relaxed);
+    }
+}
+
+impl std::fmt::Debug for ByHand {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ByHand").field("shared", &self.shared).finish_non_exhaustive()
     }
 }

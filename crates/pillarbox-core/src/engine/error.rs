@@ -31,6 +31,18 @@ pub enum OutboxError {
     /// A fallback for what nobody takes.
     #[error("a fallback is registered for {0}, and no handler takes that type: register one with `handle`")]
     LoneFallback(&'static str),
+    /// A handler of several events at once is not the only one of its events.
+    #[error(
+        "{handler:?} is a transactional or a batch handler and must be the only one of its events, but there is also {}: \
+         put them into one handler, or let it write an event of another type for the others, with `Work::write`",
+        others.join(", ")
+    )]
+    NotAlone {
+        /// Its id.
+        handler: String,
+        /// The ids of the others.
+        others: Vec<String>,
+    },
     /// A thread for the lease could not be started.
     #[error("the thread that renews the lease could not be started: {0}")]
     Thread(String),

@@ -17,6 +17,7 @@
 //! | `reader` | finds what is due |
 //! | `flight` | the node's memory: what is in flight, lanes, queues |
 //! | `dispatcher`, `handler`, `interceptor` | runs the handlers |
+//! | `work` | the transactions of transactional handlers |
 //! | `settler` | outcomes to the table, in batches, behind the fence |
 //! | `upkeep` | purge and gauges |
 //! | `node` | starts and stops the tasks |
@@ -49,6 +50,7 @@ mod settler;
 mod shared;
 mod transaction;
 mod upkeep;
+mod work;
 mod writer;
 
 pub use builder::{Builder, mode};
@@ -61,8 +63,9 @@ pub use dedup::Duplicate;
 pub use dispatcher::Report;
 pub use error::{OutboxError, WriteError};
 pub use handler::{
-    Configured, EventFallback, EventHandler, Failed, Fallback, Handle, Handler, HandlerExt, HandlerSet, Handlers,
-    IntoHandlers, IntoRegistration, Metadata, Registration, Set, handler,
+    Answers, Batch, Batched, Configured, Each, EventBatchHandler, EventFallback, EventHandler, EventInTx, Failed,
+    Fallback, Handle, Handler, HandlerExt, HandlerSet, Handlers, InTx, IntoAnswers, IntoHandlers, IntoInTx,
+    IntoRegistration, Metadata, Reaches, Registration, Set, batch, handler, in_tx,
 };
 pub use hook::{NoHook, WriterHook};
 pub use ids::new_id;
@@ -70,4 +73,5 @@ pub use interceptor::Interceptor;
 pub use outbox::Outbox;
 pub use settings::{Heartbeat, OnDeadHead, OnSuccess, PurgeOptions};
 pub use transaction::{Receipt, Transaction};
+pub use work::Work;
 pub use writer::IntoEvent;

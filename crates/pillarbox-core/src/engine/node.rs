@@ -19,6 +19,7 @@ use super::{
     settler::Settler,
     shared::Shared,
     upkeep::{Purge, Sampler},
+    work::Desk,
 };
 use crate::port::StoreError;
 
@@ -59,7 +60,7 @@ struct Tasks {
 
 impl Node {
     /// Joins, takes its first share of the partitions, and starts the tasks.
-    pub(crate) async fn start(shared: Arc<Shared>) -> Result<Self, OutboxError> {
+    pub(crate) async fn start(shared: Arc<Shared>, desk: Option<Arc<dyn Desk>>) -> Result<Self, OutboxError> {
         let mut ownership = Ownership::new(shared.clone());
         ownership.run_once().await?;
         let mut reader = Reader::new(shared.clone());
@@ -72,7 +73,7 @@ impl Node {
             tasks.settler.push(tokio::spawn(Settler::new(shared.clone()).run(stops.settler.clone())));
             let one_for_suspects = std::iter::once(Serves::Suspects);
             for serves in one_for_suspects.chain(std::iter::repeat_n(Serves::Queues, shared.settings.workers)) {
-                let worker = Worker::new(shared.clone(), serves);
+                let worker = Worker::new(shared.clone(), serves, desk.clone());
                 tasks.workers.push(tokio::spawn(worker.run(stops.workers.clone(), stops.abort.clone())));
             }
             tasks.reader.push(tokio::spawn(reader.run(stops.reader.clone())));

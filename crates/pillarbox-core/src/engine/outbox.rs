@@ -26,13 +26,13 @@ pub struct Outbox<S> {
 
 pub(crate) struct Inner<S> {
     pub(crate) store: Arc<S>,
-    pub(crate) writer: Writer,
+    pub(crate) writer: Arc<Writer>,
     shared: Arc<Shared>,
     node: Node,
 }
 
 impl<S> Outbox<S> {
-    pub(crate) fn assemble(store: Arc<S>, writer: Writer, shared: Arc<Shared>, node: Node) -> Self {
+    pub(crate) fn assemble(store: Arc<S>, writer: Arc<Writer>, shared: Arc<Shared>, node: Node) -> Self {
         Self { inner: Arc::new(Inner { store, writer, shared, node }) }
     }
 

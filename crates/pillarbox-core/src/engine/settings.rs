@@ -74,6 +74,9 @@ pub(crate) struct Settings {
     pub(crate) skip_recent: Duration,
     pub(crate) poll_min: Duration,
     pub(crate) poll_max: Duration,
+    pub(crate) events_per_transaction: usize,
+    /// How many events a worker may be given at once; by the handlers.
+    pub(crate) most_at_once: usize,
     pub(crate) settle_batch: usize,
     pub(crate) settle_linger: Duration,
     pub(crate) on_success: OnSuccess,
@@ -110,6 +113,8 @@ impl Default for Settings {
             skip_recent: Duration::ZERO,
             poll_min: Duration::from_millis(20),
             poll_max: Duration::from_secs(1),
+            events_per_transaction: 50,
+            most_at_once: 1,
             settle_batch: 500,
             settle_linger: Duration::from_millis(5),
             on_success: OnSuccess::default(),
@@ -142,7 +147,8 @@ impl Settings {
     /// How many events may have been started and not settled, or lie in the hot queue, at the moment of a
     /// crash: the number of suspects it leaves at either end.
     pub(crate) fn in_flight_bound(&self) -> u32 {
-        let bound = self.workers.saturating_add(self.unsettled_limit()).saturating_add(self.hot_capacity);
+        let running = self.workers.saturating_mul(self.most_at_once);
+        let bound = running.saturating_add(self.unsettled_limit()).saturating_add(self.hot_capacity);
         u32::try_from(bound).unwrap_or(u32::MAX)
     }
 
@@ -166,6 +172,8 @@ impl Settings {
         between("cold_capacity", self.cold_capacity, 1, 1_000_000)?;
         between("page_size", self.page_size, 1, 100_000)?;
         between("lane_capacity", self.lane_capacity, 1, 100_000)?;
+        between("events_per_transaction", self.events_per_transaction, 1, 1_000)?;
+        between("the size of a batch", self.most_at_once, 1, 10_000)?;
         between("settle_batch", self.settle_batch, 1, 10_000)?;
         between("max_starts", self.max_starts as usize, 1, 1_000)?;
         at_least("handler_timeout", self.handler_timeout, millis(1))?;

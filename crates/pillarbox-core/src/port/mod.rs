@@ -5,13 +5,14 @@
 //! | [`WriteStore`], [`TransactStore`] | writer | inserting events in a transaction |
 //! | [`OwnStore`] | ownership | the node's lease, and the partitions it owns |
 //! | [`ReadStore`] | reader, settler | reading events, settling them behind the fence |
+//! | [`SettleStore`] | workers | settling events in the transaction of their handlers' work |
 //! | [`UpkeepStore`] | upkeep | migrations, purging |
 //! | [`AdminStore`] | operators | dead events, counts |
 //! | [`WakeStore`] | reader | news from other processes |
 //! | [`Sink`] | relay | sending messages to a broker |
 //! | [`Clock`] | writer | the host's time, for `occurred_at` alone |
 //!
-//! A database adapter implements the first six; the engine sees them as one [`Store`]. The exam that every
+//! A database adapter implements the first seven; the engine sees them as one [`Store`]. The exam that every
 //! adapter passes is `pillarbox_testkit::conformance`.
 
 mod admin;
@@ -19,6 +20,7 @@ mod clock;
 mod error;
 mod own;
 mod read;
+mod settle;
 mod sink;
 mod upkeep;
 mod wake;
@@ -34,6 +36,7 @@ pub use read::{
     Batch, Candidate, Change, Due, Hold, HoldChange, HoldKind, Page, Pick, Position, ReadStore, Recall, Row, Scan,
     Settled, Settlement,
 };
+pub use settle::SettleStore;
 pub use sink::{Abilities, Confirms, Message, Sent, Sink, SinkError, SinkErrorKind};
 pub use upkeep::{PurgeCursor, PurgeRequest, PurgeScope, Purged, UpkeepStore};
 pub use wake::WakeStore;

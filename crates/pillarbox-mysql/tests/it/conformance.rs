@@ -5,9 +5,10 @@ use std::time::Duration;
 use pillarbox_core::{domain::Seq, port::UpkeepStore};
 use pillarbox_mysql::MySqlStore;
 use pillarbox_testkit::{
-    conformance::Backend,
+    conformance::{Backend, Executed},
     servers::{Database, Shared},
 };
+use sqlx::MySqlConnection;
 
 struct Server {
     store: MySqlStore,
@@ -19,6 +20,7 @@ impl Server {
         let database = server.database();
         let store = MySqlStore::open(database.url()).await.unwrap();
         store.migrate().await.unwrap();
+        sqlx::query("create table work (value varchar(100) not null)").execute(store.pool()).await.unwrap();
         Self { store, database }
     }
 
@@ -83,6 +85,16 @@ macro_rules! backend {
 
             async fn pass(&self, span: Duration) {
                 self.0.pass(span).await;
+            }
+
+            async fn add_work(connection: &mut MySqlConnection, value: String) -> Executed {
+                sqlx::query("insert into work values (?)").bind(value).execute(connection).await?;
+                Ok(())
+            }
+
+            async fn work(&self) -> Vec<String> {
+                let work = sqlx::query_scalar("select value from work order by value");
+                work.fetch_all(self.0.store.pool()).await.expect("work")
             }
         }
     };

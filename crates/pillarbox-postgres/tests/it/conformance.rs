@@ -5,9 +5,10 @@ use std::time::Duration;
 use pillarbox_core::{domain::Seq, port::UpkeepStore};
 use pillarbox_postgres::{Options, PostgresStore};
 use pillarbox_testkit::{
-    conformance::Backend,
+    conformance::{Backend, Executed},
     servers::{Database, Shared},
 };
+use sqlx::PgConnection;
 
 struct Bed {
     store: PostgresStore,
@@ -19,6 +20,7 @@ impl Bed {
         let database = server.database();
         let store = open(server, &database);
         store.migrate().await.expect("migrate");
+        database.run("create table work (value text not null)").expect("a table");
         Self { store, database }
     }
 
@@ -74,6 +76,19 @@ macro_rules! backend {
 
                 async fn pass(&self, span: Duration) {
                     self.0.pass(span);
+                }
+
+                async fn add_work(connection: &mut PgConnection, value: String) -> Executed {
+                    // Not prepared under a name, which behind a pooler another client may have taken.
+                    let add = sqlx::query("insert into work values ($1)").persistent(false);
+                    add.bind(value).execute(connection).await?;
+                    Ok(())
+                }
+
+                async fn work(&self) -> Vec<String> {
+                    let work =
+                        self.0.database.run("select value from work order by value collate \"C\"").expect("work");
+                    work.split_whitespace().map(ToOwned::to_owned).collect()
                 }
             }
 

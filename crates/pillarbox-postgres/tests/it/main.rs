@@ -12,6 +12,7 @@ mod late;
 mod private;
 mod schema;
 mod support;
+mod work;
 
 use pillarbox_core::port::WriteStore;
 use pillarbox_postgres::PostgresStore;

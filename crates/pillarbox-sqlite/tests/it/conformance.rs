@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use pillarbox_core::{domain::Seq, port::UpkeepStore};
 use pillarbox_sqlite::SqliteStore;
-use pillarbox_testkit::conformance::Backend;
+use pillarbox_testkit::conformance::{Backend, Executed};
+use sqlx::SqliteConnection;
 use tempfile::TempDir;
 
 struct Sqlite {
@@ -32,6 +33,7 @@ impl Backend for Sqlite {
         let folder = TempDir::new().expect("a folder");
         let store = open(&folder).await;
         store.migrate().await.expect("migrate");
+        sqlx::query("create table work (value text not null)").execute(store.pool()).await.expect("a table");
         Self { store, folder }
     }
 
@@ -57,6 +59,15 @@ impl Backend for Sqlite {
         ] {
             self.execute(sql, micros).await;
         }
+    }
+
+    async fn add_work(connection: &mut SqliteConnection, value: String) -> Executed {
+        sqlx::query("insert into work values (?)").bind(value).execute(connection).await?;
+        Ok(())
+    }
+
+    async fn work(&self) -> Vec<String> {
+        sqlx::query_scalar("select value from work order by value").fetch_all(self.store.pool()).await.expect("work")
     }
 }
 

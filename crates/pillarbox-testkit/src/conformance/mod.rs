@@ -5,7 +5,7 @@
 //! ```
 //! use std::{sync::Arc, time::Duration};
 //! use pillarbox_core::domain::Seq;
-//! use pillarbox_testkit::{ManualClock, MemoryStore, conformance::Backend};
+//! use pillarbox_testkit::{ManualClock, MemoryConnection, MemoryStore, conformance::{Backend, Executed}};
 //!
 //! struct Memory(MemoryStore, Arc<ManualClock>);
 //!
@@ -28,6 +28,15 @@
 //!     async fn pass(&self, span: Duration) {
 //!         self.1.advance(span);
 //!     }
+//!     async fn add_work(connection: &mut MemoryConnection, value: String) -> Executed {
+//!         connection.put("work", value);
+//!         Ok(())
+//!     }
+//!     async fn work(&self) -> Vec<String> {
+//!         let mut work = self.0.table("work");
+//!         work.sort();
+//!         work
+//!     }
 //! }
 //!
 //! pillarbox_testkit::conformance!(Memory);
@@ -38,11 +47,13 @@
 //! that one can be run alone; its doc names the rows of the acceptance list that it proves.
 
 pub mod admin;
+pub mod batch;
 pub mod deliver;
 pub mod fence;
 pub mod find;
 pub mod handlers;
 pub mod hold;
+pub mod in_tx;
 pub mod nodes;
 pub mod order;
 pub mod own;
@@ -58,13 +69,16 @@ use std::{future::Future, time::Duration};
 
 use pillarbox_core::{
     domain::Seq,
-    port::{Store, TransactStore},
+    port::{SettleStore, Store, TransactStore},
 };
+
+/// What a statement of a handler's own gives.
+pub type Executed = Result<(), pillarbox_core::HandlerError>;
 
 /// A database under examination.
 pub trait Backend: Sized + Send + Sync + 'static {
     /// The store.
-    type Store: Store + TransactStore;
+    type Store: Store + SettleStore;
 
     /// Whether two transactions may write events at the same time, so that a lower number can commit after a
     /// higher one. If not, the cases about late commits have nothing to ask.
@@ -91,6 +105,16 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// Lets this much time pass for the database: moves its clock on, or moves every stored time (due times,
     /// inserts, ends, leases) back by as much, or really waits. Cases ask for some seconds.
     fn pass(&self, span: Duration) -> impl Future<Output = ()> + Send;
+
+    /// Adds a value to a table of the application's, `work`, which is there and empty in a fresh database: what a
+    /// transactional handler does.
+    fn add_work(
+        connection: &mut <Self::Store as TransactStore>::Connection,
+        value: String,
+    ) -> impl Future<Output = Executed> + Send;
+
+    /// What the table has, sorted.
+    fn work(&self) -> impl Future<Output = Vec<String>> + Send;
 }
 
 /// Runs a case to its end; what the tests that [`conformance!`](crate::conformance!) makes are made of.
@@ -265,6 +289,26 @@ macro_rules! conformance {
             an_older_schema_is_read_as_the_newer_type,
             a_raw_handler_has_a_fallback_and_an_id_of_its_own,
             a_destination_that_is_down_uses_up_no_attempts,
+        );
+        $crate::conformance!(@group $backend, batch:
+            a_batch_is_answered_for_event_by_event,
+            a_batch_never_has_two_events_of_a_key,
+            a_panic_a_timeout_or_a_wrong_number_of_answers_fails_the_whole_batch,
+            a_payload_that_can_not_be_read_never_comes_to_a_batch,
+            a_batchs_destination_that_is_down_uses_up_no_attempts,
+        );
+        $crate::conformance!(@group $backend, in_tx:
+            the_work_of_a_transactional_handler_commits_with_the_outcome,
+            a_failed_transactional_handler_undoes_its_own_work_alone,
+            a_panic_or_a_timeout_voids_the_transaction_and_counts_for_the_culprit_alone,
+            the_work_of_a_fenced_node_leaves_no_trace,
+            a_commit_of_unknown_outcome_is_repeated_only_if_it_has_no_effect,
+            the_effect_is_there_once_wherever_the_process_dies,
+            events_of_the_work_are_delivered_if_it_commits,
+            a_transaction_takes_on_no_more_after_a_quarter_of_a_second,
+            transactional_handlers_keep_the_order_of_each_key,
+            a_replayed_head_frees_its_key_with_its_work,
+            a_transactional_handler_may_defer_or_fail_for_good,
         );
         $crate::conformance!(@group $backend, order:
             keys_run_side_by_side_and_each_in_order,

@@ -18,6 +18,16 @@ pub enum Call {
     Commit,
     /// `TransactStore::rollback`.
     Rollback,
+    /// `SettleStore::begin_work`.
+    BeginWork,
+    /// `SettleStore::keep`.
+    Keep,
+    /// `SettleStore::undo`.
+    Undo,
+    /// `SettleStore::settle_in`.
+    SettleIn,
+    /// `SettleStore::unsettled`.
+    Unsettled,
     /// `OwnStore::join`.
     Join,
     /// `OwnStore::renew`.
@@ -84,6 +94,11 @@ impl Call {
         Self::Begin,
         Self::Commit,
         Self::Rollback,
+        Self::BeginWork,
+        Self::Keep,
+        Self::Undo,
+        Self::SettleIn,
+        Self::Unsettled,
         Self::Join,
         Self::Renew,
         Self::Publish,

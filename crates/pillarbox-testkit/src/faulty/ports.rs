@@ -6,8 +6,8 @@ use pillarbox_core::{
     domain::{EventId, Key, Lease, NodeId, Partition, PartitionSet, Seq},
     port::{
         Actor, AdminStore, Batch, BoxFuture, Candidate, Due, Fleet, Joining, Listing, NewKey, NewRow, OwnStore, Page,
-        Pick, PurgeRequest, Purged, Query, ReadStore, Recall, Released, Renewal, Row, Scan, Settled, Stats, StoreError,
-        Taken, TransactStore, UpkeepStore, WakeStore, WriteStore,
+        Pick, PurgeRequest, Purged, Query, ReadStore, Recall, Released, Renewal, Row, Scan, SettleStore, Settled,
+        Stats, StoreError, Taken, TransactStore, UpkeepStore, WakeStore, WriteStore,
     },
 };
 
@@ -40,6 +40,28 @@ impl<S: TransactStore> TransactStore for Faulty<S> {
 
     fn rollback(&self, tx: S::Tx) -> Answer<'_, ()> {
         self.faults.around(Call::Rollback, self.store.rollback(tx))
+    }
+}
+
+impl<S: SettleStore> SettleStore for Faulty<S> {
+    fn begin_work(&self) -> Answer<'_, S::Tx> {
+        self.faults.around(Call::BeginWork, self.store.begin_work())
+    }
+
+    fn keep<'a>(&'a self, tx: &'a mut S::Tx) -> Answer<'a, ()> {
+        self.faults.around(Call::Keep, self.store.keep(tx))
+    }
+
+    fn undo<'a>(&'a self, tx: &'a mut S::Tx) -> Answer<'a, ()> {
+        self.faults.around(Call::Undo, self.store.undo(tx))
+    }
+
+    fn settle_in<'a>(&'a self, tx: &'a mut S::Tx, lease: &'a Lease, batch: &'a Batch) -> Answer<'a, Settled> {
+        self.faults.around(Call::SettleIn, self.store.settle_in(tx, lease, batch))
+    }
+
+    fn unsettled<'a>(&'a self, seqs: &'a [Seq]) -> Answer<'a, Vec<Seq>> {
+        self.faults.around(Call::Unsettled, self.store.unsettled(seqs))
     }
 }
 

@@ -12,6 +12,7 @@ mod settle;
 mod tables;
 mod upkeep;
 mod wake;
+mod work;
 mod write;
 
 use std::{

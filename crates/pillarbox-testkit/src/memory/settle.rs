@@ -66,6 +66,14 @@ impl Tables {
         Settled::Applied { stale }
     }
 
+    /// What a settle would do, without doing it.
+    pub(super) fn would_settle(&mut self, lease: &Lease, batch: &Batch, now: Timestamp) -> Settled {
+        if self.fence(lease, now).is_none() {
+            return Settled::Fenced;
+        }
+        Settled::Applied { stale: batch.outcomes.iter().filter(|outcome| !self.is_current(lease, outcome)).count() }
+    }
+
     /// Whether the outcome's partition is the node's, under the outcome's epoch.
     pub(super) fn is_current(&mut self, lease: &Lease, outcome: &Settlement) -> bool {
         let owned = self.partition(outcome.partition);

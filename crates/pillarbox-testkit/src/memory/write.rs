@@ -8,12 +8,12 @@ use std::{
 };
 
 use pillarbox_core::{
-    domain::{EventId, Seq, Status, Timestamp},
-    port::{BoxFuture, NewKey, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore},
+    domain::{EventId, Lease, Seq, Status, Timestamp},
+    port::{Batch, BoxFuture, NewKey, NewRow, Settled, StoreError, StoreErrorKind, TransactStore, WriteStore},
 };
 
 use super::{
-    Database, MemoryStore,
+    Database, Guards, MemoryStore,
     tables::{Entered, Stored, Tables},
 };
 
@@ -33,6 +33,9 @@ pub struct MemoryConnection {
     events: Vec<Stored>,
     user_rows: Vec<(String, String)>,
     keys: Vec<Box<str>>,
+    // How many of each there were at the savepoint.
+    savepoint: (usize, usize, usize),
+    settle: Option<(Lease, Batch)>,
 }
 
 impl MemoryConnection {
@@ -90,23 +93,50 @@ impl MemoryConnection {
         })
     }
 
-    fn commit(&mut self) {
-        let keys = mem::take(&mut self.keys);
-        let events = mem::take(&mut self.events);
-        let user_rows = mem::take(&mut self.user_rows);
-        let first = self.first.take();
-        self.database.run(|tables, _| {
-            for event in events {
+    /// Settles with the commit; says what that would do now.
+    pub(super) fn settle(&mut self, lease: &Lease, batch: &Batch) -> Settled {
+        let settled = self.database.run(|tables, now| tables.would_settle(lease, batch, now));
+        if settled != Settled::Fenced {
+            self.settle = Some((lease.clone(), batch.clone()));
+        }
+        settled
+    }
+
+    pub(super) fn set_savepoint(&mut self) {
+        self.savepoint = (self.events.len(), self.user_rows.len(), self.keys.len());
+    }
+
+    pub(super) fn undo(&mut self) {
+        let (events, user_rows, keys) = self.savepoint;
+        self.events.truncate(events);
+        self.user_rows.truncate(user_rows);
+        let keys = self.keys.split_off(keys);
+        self.database.run(|tables, _| tables.end_keys(&keys, false));
+    }
+
+    /// `false` if it settles, and the fence has come down since: a database would have kept it up by a lock.
+    fn commit(&mut self) -> bool {
+        let settle = self.settle.take();
+        let (keys, events, user_rows, first) = (&mut self.keys, &mut self.events, &mut self.user_rows, &mut self.first);
+        self.database.run(|tables, now| {
+            if let Some((lease, batch)) = settle {
+                if tables.would_settle(&lease, &batch, now) != (Settled::Applied { stale: 0 }) {
+                    return false;
+                }
+                tables.settle(&lease, &batch, Guards::ALL, now);
+            }
+            for event in mem::take(events) {
                 tables.insert(event);
             }
-            for (table, value) in user_rows {
+            for (table, value) in mem::take(user_rows) {
                 tables.put(table, value);
             }
-            if let Some(first) = first {
+            if let Some(first) = first.take() {
                 tables.close(first);
             }
-            tables.end_keys(&keys, true);
-        });
+            tables.end_keys(&mem::take(keys), true);
+            true
+        })
     }
 }
 
@@ -224,6 +254,8 @@ impl TransactStore for MemoryStore {
                 events: Vec::new(),
                 user_rows: Vec::new(),
                 keys: Vec::new(),
+                savepoint: (0, 0, 0),
+                settle: None,
             }))
         })
     }
@@ -232,8 +264,10 @@ impl TransactStore for MemoryStore {
         Box::pin(async move {
             self.check_same_database(&tx)?;
             tokio::task::yield_now().await;
-            tx.commit();
-            Ok(())
+            if tx.commit() {
+                return Ok(());
+            }
+            Err(StoreError::new(StoreErrorKind::Conflict, "the lease has ended before the commit: it is rolled back"))
         })
     }
 

@@ -11,9 +11,10 @@ use pillarbox_core::{
     Outbox, RetryPolicy,
     domain::Route,
     engine::{
-        Builder as Engine, EventFallback, Handler, IntoHandlers, IntoRegistration, OutboxError, mode::SingleNode,
+        Builder as Engine, EventBatchHandler, EventFallback, Handler, IntoHandlers, IntoInTx, IntoRegistration,
+        OutboxError, mode::SingleNode,
     },
-    port::Store,
+    port::{SettleStore, Store},
 };
 
 use super::{
@@ -80,6 +81,21 @@ impl<S: Store> Builder<S> {
         self.with(|engine| engine.handle(handler))
     }
 
+    /// Delivers events of a type to a handler that takes many at once; see
+    /// [`Builder::handle_batch`](pillarbox_core::engine::Builder::handle_batch).
+    pub fn handle_batch<K: 'static>(self, most: usize, handler: impl EventBatchHandler<K>) -> Self {
+        self.with(|engine| engine.handle_batch(most, handler))
+    }
+
+    /// Delivers events of a type to a handler that works in a transaction of the store; see
+    /// [`Builder::handle_in_tx`](pillarbox_core::engine::Builder::handle_in_tx).
+    pub fn handle_in_tx<K>(self, handler: impl IntoInTx<S, K>) -> Self
+    where
+        S: SettleStore,
+    {
+        self.with(|engine| engine.handle_in_tx(handler))
+    }
+
     /// Adds the handlers and fallbacks that `#[handlers]` has made of a type's methods.
     pub fn handlers(self, handlers: impl IntoHandlers) -> Self {
         self.with(|engine| engine.handlers(handlers))
@@ -122,6 +138,9 @@ impl<S: Store> Builder<S> {
 
     /// Runs every handler twice, to find those that can't bear it: each event is delivered, its outcome is lost in a
     /// crash, and it is delivered again, before the next event is. The test then looks at what came of it.
+    ///
+    /// The work of a transactional handler is rolled back with such a crash, so that it is there once whatever happens. It
+    /// is run twice in vain and then a third time: what it does outside of its transaction must bear that.
     pub fn twice(mut self) -> Self {
         self.twice = Some(without_comparison());
         self
@@ -166,7 +185,7 @@ impl<S: Store> Builder<S> {
         if twice.is_some() {
             recorder.one_at_a_time();
             // So that the event which was delivered last before a crash is the first after it; and no event is dead of it.
-            engine = engine.cold_capacity(1).page_size(1).lane_capacity(1).max_starts(1_000);
+            engine = engine.cold_capacity(1).page_size(1).lane_capacity(1).events_per_transaction(1).max_starts(1_000);
         }
         let (outbox, hand) = engine.start_by_hand().await?;
         Ok(TestOutbox::new(outbox, hand, recorder, clock, twice))

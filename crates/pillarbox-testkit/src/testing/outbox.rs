@@ -96,7 +96,7 @@ impl<S: Store> TestOutbox<S> {
 
     /// Makes the next drain in which a handler runs end as if the process died before the outcome was stored. The next
     /// drain after that, of this outbox or of another on the same store, delivers the event again, as reality would: it
-    /// is the same attempt, under a new fencing token, and a suspect.
+    /// is the same attempt, under a new fencing token, and a suspect. What a transactional handler did is rolled back.
     ///
     /// ```
     /// # use pillarbox_core::{Delivery, Event};
@@ -152,6 +152,8 @@ impl<S: Store> TestOutbox<S> {
         let mut turn = Turn::Idle;
         engine.join().await?;
         loop {
+            // What a crash follows is not committed either.
+            engine.doom(self.twice.is_some() || self.crash.load(Ordering::Relaxed));
             let mut runs = self.work(engine).await?;
             if !runs.is_empty() && self.crash.swap(false, Ordering::Relaxed) {
                 drain.report.lose(&runs);
@@ -163,10 +165,11 @@ impl<S: Store> TestOutbox<S> {
                 drain.report.lose(&runs);
                 runs = self.again(engine, twice, runs).await?;
             }
-            let settled = engine.settle().await;
+            // What transactional handlers did is settled already.
+            let worked = engine.settle().await > 0 || !runs.is_empty();
             let too_often = drain.count(&runs);
             drain.report.add(runs);
-            if settled > 0 {
+            if worked {
                 turn = Turn::Worked;
             }
             if let Some((id, why)) = too_often {
@@ -175,7 +178,7 @@ impl<S: Store> TestOutbox<S> {
             }
             // With what a handler has just written in memory, the first run would be of another event than the second,
             // which begins with what is in the table.
-            if settled == 0 || extent == Extent::Once || self.twice.is_some() {
+            if !worked || extent == Extent::Once || self.twice.is_some() {
                 engine.leave().await;
                 return Ok(turn);
             }
@@ -194,10 +197,19 @@ impl<S: Store> TestOutbox<S> {
     /// Loses the outcome of the first run, and gives that of the second.
     async fn again(&self, engine: &mut ByHand, twice: &Twice, first: Vec<Run>) -> Result<Vec<Run>, DrainError> {
         twice.first().await;
+        // A transactional handler's work was rolled back, and is again: what the two runs have left elsewhere is compared.
+        let transactional = engine.has_rolled_back();
         engine.crash();
         engine.join().await?;
-        let second = self.work(engine).await?;
+        engine.doom(transactional);
+        let mut second = self.work(engine).await?;
         let difference = twice.difference().await;
+        if engine.has_rolled_back() {
+            engine.crash();
+            engine.join().await?;
+            engine.doom(false);
+            second = self.work(engine).await?;
+        }
         let done = |runs: &[Run]| match runs {
             [Run { delivery, result: Ok(Outcome::Done) }] => Some(delivery.event().clone()),
             _ => None,

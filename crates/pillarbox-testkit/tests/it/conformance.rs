@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use pillarbox_core::domain::Seq;
-use pillarbox_testkit::{ManualClock, MemoryStore, conformance::Backend};
+use pillarbox_testkit::{
+    ManualClock, MemoryConnection, MemoryStore,
+    conformance::{Backend, Executed},
+};
 
 /// For the cases about the store: time passes when they say so.
 struct Memory {
@@ -35,6 +38,17 @@ impl Backend for Memory {
     async fn pass(&self, span: Duration) {
         self.clock.advance(span);
     }
+
+    async fn add_work(connection: &mut MemoryConnection, value: String) -> Executed {
+        connection.put("work", value);
+        Ok(())
+    }
+
+    async fn work(&self) -> Vec<String> {
+        let mut work = self.store.table("work");
+        work.sort();
+        work
+    }
 }
 
 /// For the cases about the engine, whose loops run in real time.
@@ -61,6 +75,17 @@ impl Backend for InRealTime {
 
     async fn pass(&self, span: Duration) {
         tokio::time::sleep(span).await;
+    }
+
+    async fn add_work(connection: &mut MemoryConnection, value: String) -> Executed {
+        connection.put("work", value);
+        Ok(())
+    }
+
+    async fn work(&self) -> Vec<String> {
+        let mut work = self.0.table("work");
+        work.sort();
+        work
     }
 }
 

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use pillarbox_core::{
     Delivery, Event, Metadata, Outbox, OutboxEvent as _, Outcome, RetryPolicy,
     domain::{Epoch, Status},
-    engine::{Builder, OutboxError, handler, mode},
+    engine::{Batched, Builder, EventInTx, OutboxError, Work, batch, handler, in_tx, mode},
     port::{Actor, Query, Store, TransactStore},
 };
 use pillarbox_macros::OutboxEvent;
@@ -664,4 +664,98 @@ async fn a_crash_before_the_settle_runs_handlers_and_fallback_again_and_one_afte
     assert!(outbox.drain().await.unwrap().crashed);
     assert_eq!(outbox.drain().await.unwrap().delivered.len(), 1);
     assert_eq!(take(), ["mail", "mail"], "that ship has had its part is in the row");
+}
+
+/// A transactional handler of the store in memory that notes the order, and counts its runs.
+fn notes(runs: &Arc<AtomicUsize>) -> impl EventInTx<MemoryStore, (OrderPlaced,)> + use<> {
+    let runs = runs.clone();
+    move |mut work: Work<MemoryStore>, placed: OrderPlaced| {
+        runs.fetch_add(1, Ordering::Relaxed);
+        async move {
+            work.put("notes", &*placed.order_id);
+            work.write(&OrderShipped { order_id: placed.order_id }).await.map(drop)
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_crash_rolls_the_work_of_a_transactional_handler_back_and_the_next_drain_does_it() {
+    let (runs, store) = (Arc::default(), MemoryStore::new());
+    let outbox = testing::outbox_on(store.clone()).handle_in_tx(notes(&runs)).handle(|_: OrderShipped| async {});
+    let outbox = outbox.start().await.unwrap();
+    place(&outbox, &["1"]).await;
+    outbox.crash_after_handler();
+    let report = outbox.drain().await.unwrap();
+    assert!(report.crashed && report.delivered.is_empty() && report.lost.len() == 1);
+    assert_eq!((store.table("notes").len(), runs.load(Ordering::Relaxed)), (0, 1));
+    assert_not_written!(outbox, OrderShipped);
+    assert_eq!(outbox.drain().await.unwrap().delivered.len(), 2);
+    assert_eq!((store.table("notes").len(), runs.load(Ordering::Relaxed)), (1, 2));
+    assert_written!(outbox, OrderShipped { order_id: "1" });
+}
+
+#[tokio::test]
+async fn a_transactional_handler_that_is_run_twice_has_its_effect_once() {
+    let (runs, store) = (Arc::<AtomicUsize>::default(), MemoryStore::new());
+    let (seen, looked) = (store.clone(), runs.clone());
+    let builder = || testing::outbox_on(store.clone()).handle_in_tx(notes(&runs)).handle(|_: OrderShipped| async {});
+    let outbox = builder().twice_comparing(move || std::future::ready(seen.table("notes"))).start().await.unwrap();
+    place(&outbox, &["1"]).await;
+    assert_eq!(outbox.drain().await.unwrap().delivered.len(), 2);
+    assert_eq!((store.table("notes").len(), runs.load(Ordering::Relaxed)), (1, 3));
+    // What it does outside of its transaction is seen.
+    let counting = builder().twice_comparing(move || std::future::ready(looked.load(Ordering::Relaxed)));
+    let counting = counting.start().await.unwrap();
+    place(&counting, &["2"]).await;
+    assert!(matches!(counting.drain().await, Err(testing::DrainError::NotIdempotent { .. })));
+}
+
+#[tokio::test]
+async fn a_drain_runs_batch_handlers() {
+    let sizes = Arc::new(Mutex::new(Vec::new()));
+    let noted = sizes.clone();
+    let index = move |batch: Vec<Batched<OrderPlaced>>| {
+        noted.lock().push(batch.len());
+        async {}
+    };
+    let outbox = testing::outbox().handle_batch(10, index).start().await.unwrap();
+    place(&outbox, &["1", "2", "3"]).await;
+    assert_eq!(outbox.drain().await.unwrap().delivered.len(), 3);
+    assert_eq!(*sizes.lock(), [3]);
+}
+
+#[tokio::test]
+async fn a_handler_that_keeps_its_work_has_failed() {
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keeps = kept.clone();
+    let keep = move |work: Work<MemoryStore>, _: OrderPlaced| {
+        keeps.lock().push(work);
+        async {}
+    };
+    let outbox = testing::outbox().handle_in_tx(in_tx(keep).retry(RetryPolicy::never())).start().await.unwrap();
+    place(&outbox, &["1"]).await;
+    let report = outbox.drain().await.unwrap();
+    assert!(report.dead[0].error.contains("has kept its `Work`"), "{:?}", report.dead);
+    assert_eq!(kept.lock().len(), 1);
+}
+
+#[tokio::test]
+async fn a_transactional_or_batch_handler_is_alone_on_its_route() {
+    let runs = Arc::default();
+    let tx = || testing::outbox().handle_in_tx(in_tx(notes(&runs)).id("notes"));
+    let many = || batch(10, |_: Vec<Batched<OrderPlaced>>| async {}).id("many");
+    let one = || handler(|_: OrderPlaced| async {}).id("one");
+    for refused in [
+        tx().handle(one()),
+        testing::outbox().handle(one()).handle_in_tx(in_tx(notes(&runs)).id("notes")),
+        tx().handle_in_tx(in_tx(notes(&runs)).id("again")),
+        tx().with(|engine| engine.handle_every(|_: Delivery| async {})),
+        testing::outbox().handle(many()).handle(one()),
+        tx().handle(many()),
+    ] {
+        let error = refused.start().await.unwrap_err();
+        assert!(matches!(error, OutboxError::NotAlone { .. }), "{error:?}");
+        assert!(error.to_string().contains("into one handler"), "{error}");
+    }
+    tx().handle(|_: OrderShipped| async {}).start().await.unwrap();
 }

@@ -3,8 +3,10 @@
 use std::ops::{Deref, DerefMut};
 
 use pillarbox_core::{
-    domain::{EventId, Seq},
-    port::{BoxFuture, NewKey, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore},
+    domain::{EventId, Lease, Seq},
+    port::{
+        Batch, BoxFuture, NewKey, NewRow, SettleStore, Settled, StoreError, StoreErrorKind, TransactStore, WriteStore,
+    },
 };
 
 use super::AnyStore;
@@ -136,5 +138,48 @@ impl TransactStore for AnyStore {
 
     fn rollback(&self, tx: AnyTransaction) -> BoxFuture<'_, Result<(), StoreError>> {
         with_same_kind!(self, tx.0, |store, tx| store.rollback(tx))
+    }
+}
+
+impl SettleStore for AnyStore {
+    fn begin_work(&self) -> BoxFuture<'_, Result<AnyTransaction, StoreError>> {
+        Box::pin(async move {
+            Ok(AnyTransaction(match self {
+                #[cfg(feature = "sqlite")]
+                Self::Sqlite(store) => AnyConnection::Sqlite(store.begin_work().await?),
+                #[cfg(feature = "postgres")]
+                Self::Postgres(store) => AnyConnection::Postgres(store.begin_work().await?),
+                #[cfg(feature = "mysql")]
+                Self::MySql(store) => AnyConnection::MySql(store.begin_work().await?),
+            }))
+        })
+    }
+
+    fn keep<'a>(&'a self, tx: &'a mut AnyTransaction) -> BoxFuture<'a, Result<(), StoreError>> {
+        with_same_kind!(self, &mut tx.0, |store, tx| store.keep(tx))
+    }
+
+    fn undo<'a>(&'a self, tx: &'a mut AnyTransaction) -> BoxFuture<'a, Result<(), StoreError>> {
+        with_same_kind!(self, &mut tx.0, |store, tx| store.undo(tx))
+    }
+
+    fn settle_in<'a>(
+        &'a self,
+        tx: &'a mut AnyTransaction,
+        lease: &'a Lease,
+        batch: &'a Batch,
+    ) -> BoxFuture<'a, Result<Settled, StoreError>> {
+        with_same_kind!(self, &mut tx.0, |store, tx| store.settle_in(tx, lease, batch))
+    }
+
+    fn unsettled<'a>(&'a self, seqs: &'a [Seq]) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => store.unsettled(seqs),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.unsettled(seqs),
+            #[cfg(feature = "mysql")]
+            Self::MySql(store) => store.unsettled(seqs),
+        }
     }
 }

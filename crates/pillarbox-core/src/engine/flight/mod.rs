@@ -6,7 +6,7 @@
 //! that tell whom to wake.
 //!
 //! The struct is here; what each caller does with it is in a file of its own: the writer in `reserve`, the reader
-//! in `place`, the workers in `work`, the settler in `settle`, the ownership in `hand_over`. `lanes`, `owned`
+//! in `place`, the workers in `work` and `in_tx`, the settler in `settle`, the ownership in `hand_over`. `lanes`, `owned`
 //! and `queues` are its parts.
 //!
 //! Two races end here (see `docs/book/src/guarantees.md`):
@@ -17,6 +17,7 @@
 //!   so that a reservation which is never confirmed is looked up by its number.
 
 mod hand_over;
+mod in_tx;
 mod lanes;
 mod owned;
 mod place;

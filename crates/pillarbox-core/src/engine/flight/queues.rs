@@ -14,6 +14,9 @@ pub(crate) struct Job {
     pub(crate) written: Instant,
 }
 
+/// So many jobs are looked at for each that can be taken along.
+const LOOKS: usize = 4;
+
 /// Hot: straight from a commit of this process. Cold: read from the table. Solo: suspects, one at a time.
 #[derive(Debug)]
 pub(crate) struct Queues {
@@ -59,6 +62,29 @@ impl Queues {
         } else {
             self.cold.pop_front().or_else(|| self.hot.pop_front())
         }
+    }
+
+    /// Up to `most` of the jobs that a worker can take along, from the front of both queues, each in its order. It does not
+    /// look far: who asks holds the lock.
+    pub(crate) fn draw_along(&mut self, most: usize, mut takes: impl FnMut(&Job) -> bool) -> Vec<Job> {
+        let mut along = Vec::new();
+        for queue in [&mut self.hot, &mut self.cold] {
+            let mut others = Vec::new();
+            for _ in 0..most.saturating_mul(LOOKS) {
+                if along.len() >= most {
+                    break;
+                }
+                let Some(job) = queue.pop_front() else { break };
+                if takes(&job) { along.push(job) } else { others.push(job) }
+            }
+            others.into_iter().rev().for_each(|job| queue.push_front(job));
+        }
+        along
+    }
+
+    /// Takes a job back that a worker has not begun.
+    pub(crate) fn take_back(&mut self, job: Job) {
+        self.cold.push_front(job);
     }
 
     pub(crate) fn draw_solo(&mut self) -> Option<Job> {
@@ -123,6 +149,20 @@ mod tests {
             queues.push_cold(job(100 + n));
         }
         assert_eq!(drawn(&mut queues), [0, 1, 100, 2, 3, 101, 4, 5, 102, 103, 104, 105]);
+    }
+
+    #[test]
+    fn what_can_be_taken_along_is_taken_and_the_rest_keeps_its_place() {
+        let mut queues = Queues::new(100, 100);
+        (0..6).for_each(|n| queues.push_cold(job(n)));
+        queues.offer_hot(job(10)).unwrap();
+        let along = queues.draw_along(3, |job| job.delivery.seq().0 % 2 == 0);
+        assert_eq!(along.iter().map(|job| job.delivery.seq().0).collect::<Vec<_>>(), [10, 0, 2]);
+        assert_eq!(drawn(&mut queues), [1, 3, 4, 5]);
+        // Not far beyond.
+        (0..20).for_each(|n| queues.push_cold(job(n)));
+        assert!(queues.draw_along(2, |job| job.delivery.seq().0 > 10).is_empty());
+        assert_eq!(drawn(&mut queues).len(), 20);
     }
 
     #[test]

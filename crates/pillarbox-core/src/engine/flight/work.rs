@@ -35,6 +35,43 @@ impl Flight {
         (job, signals)
     }
 
+    /// What a worker that has drawn a job takes along, up to `most` where `takes` says so. With `share`, it leaves as much
+    /// to each worker that has nothing to do.
+    pub(crate) fn draw_along(
+        &mut self,
+        most: usize,
+        share: bool,
+        now: Instant,
+        takes: impl FnMut(&Job) -> bool,
+    ) -> (Vec<Job>, Signals) {
+        let mut signals = Signals::default();
+        if self.outcomes.len() >= self.unsettled_limit || !self.owned.may_deliver(now) {
+            return (Vec::new(), signals);
+        }
+        let fair = self.queues.waiting().div_ceil(if share { self.idle_workers + 1 } else { 1 });
+        let mut along = self.queues.draw_along(most.min(fair), takes);
+        along.retain(|job| self.begin(job));
+        if self.wants_room && self.queues.is_half_empty() {
+            self.wants_room = false;
+            signals.reader = true;
+        }
+        (along, signals)
+    }
+
+    /// Takes a job back that its worker has not begun: any other may draw it.
+    pub(crate) fn take_back(&mut self, job: Job, signals: &mut Signals) {
+        if !self.is_running(&job.delivery) {
+            return;
+        }
+        let (seq, partition) = (job.delivery.seq(), job.delivery.record().partition);
+        if let Some(entry) = self.entries.get_mut(&seq) {
+            entry.state = State::Waiting;
+            self.busy[usize::from(partition.0)] -= 1;
+            self.queues.take_back(job);
+            signals.workers += 1;
+        }
+    }
+
     /// The next suspect.
     pub(crate) fn draw_solo(&mut self, now: Instant) -> Option<Job> {
         if !self.owned.may_deliver(now) {
@@ -78,18 +115,23 @@ impl Flight {
             full_batch: self.outcomes.len() == self.settle_batch,
             ..Signals::default()
         };
-        if let Some(key) = key {
-            let finished = self.lanes.finish(key, seq, end.then, now);
+        self.finish(delivery, end.then, now, &mut signals);
+        Some(signals)
+    }
+
+    /// What the end of a delivery means for its key.
+    pub(super) fn finish(&mut self, delivery: &Delivery, then: Then, now: Instant, signals: &mut Signals) {
+        if let Some(key) = delivery.event().key() {
+            let finished = self.lanes.finish(key, delivery.seq(), then, now);
             for spilled in finished.spilled {
                 self.entries.remove(&spilled);
             }
             if let Some(next) = finished.next {
-                self.enqueue(next, &mut signals);
+                self.enqueue(next, signals);
             }
             signals.reader |= self.lanes.is_waiting();
         }
         signals.workers = signals.workers.min(self.idle_workers);
-        Some(signals)
     }
 
     /// Whether a delivery is still with its worker, and its partition with this node.

@@ -4,14 +4,18 @@
 //! |---|---|
 //! | here | raw handlers, over a [`Delivery`] |
 //! | `typed` | handlers over an event's type, and its [`Metadata`] |
+//! | `batch` | handlers over many events at once |
+//! | `in_tx` | handlers that work in a transaction of the outbox's database |
 //! | `fallback` | what runs when a handler has failed for good |
 //! | `registration` | a handler with its id and settings, as the builder is given it |
 //! | `routes` | the handlers of each route, in order |
 //! | `destination` | what a handler needs and may be down |
 //! | `progress` | which of them have had their part |
 
+mod batch;
 mod destination;
 mod fallback;
+mod in_tx;
 mod progress;
 mod registration;
 mod routes;
@@ -19,11 +23,17 @@ mod typed;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+pub(crate) use batch::BatchHandler;
+pub use batch::{Answers, Batch, Batched, EventBatchHandler, IntoAnswers, batch};
 pub use fallback::{EventFallback, Failed, Fallback};
 use futures_util::FutureExt;
+pub(crate) use in_tx::TxHandler;
+pub use in_tx::{EventInTx, InTx, IntoInTx, in_tx};
 pub(crate) use progress::Progress;
-pub use registration::{Configured, HandlerSet, Handlers, IntoHandlers, IntoRegistration, Registration, handler};
-pub(crate) use routes::{Registered, Routes, RoutesBuilder};
+pub use registration::{
+    Configured, Each, HandlerSet, Handlers, IntoHandlers, IntoRegistration, Reaches, Registration, handler,
+};
+pub(crate) use routes::{Registered, Routes, RoutesBuilder, Runs};
 pub use typed::{EventHandler, Handle, Metadata};
 
 use crate::{

@@ -9,11 +9,11 @@ use std::{
 };
 
 use super::{
-    EventFallback, EventHandler, Fallback, Handler,
+    Batch, EventFallback, EventHandler, Fallback, Handler, Runs,
     fallback::TypedFallback,
     typed::{Typed, path},
 };
-use crate::domain::{Codecs, OutboxEvent as _, RetryPolicy, Route};
+use crate::domain::{Codecs, OutboxEvent, RetryPolicy, Route};
 
 /// A handler, ready to be registered: what `#[handlers]` makes of a method, and [`handler`] of a function.
 pub struct Registration {
@@ -37,8 +37,23 @@ pub(super) enum Scope {
     Every,
 }
 
+impl Scope {
+    /// That of a handler over a type.
+    pub(super) fn of<E: OutboxEvent>() -> Self {
+        Self::Typed(TypeId::of::<E>(), E::routes())
+    }
+
+    fn routes(&self) -> &[Route] {
+        match self {
+            Self::Raw(route) => std::slice::from_ref(route),
+            Self::Typed(_, routes) => routes,
+            Self::Every => &[],
+        }
+    }
+}
+
 /// Makes a handler, once the outbox's codecs are known.
-pub(super) type MakeHandler = Box<dyn FnOnce(&Codecs) -> Arc<dyn Handler> + Send>;
+pub(super) type MakeHandler = Box<dyn FnOnce(&Codecs) -> Runs + Send>;
 
 /// The same for a fallback.
 pub(super) type MakeFallback = Box<dyn FnOnce(&Codecs) -> Arc<dyn Fallback> + Send>;
@@ -60,20 +75,26 @@ impl Registration {
         let fallback = handler.fallback().map(|fallback| -> MakeFallback { Box::new(|_| fallback) });
         let (retry, timeout) = (handler.retry().cloned(), handler.timeout());
         let destination = handler.destination().map(Into::into);
-        Self { scope, id, retry, timeout, fallback, destination, make: Box::new(|_| Arc::new(handler)) }
+        Self { scope, id, retry, timeout, fallback, destination, make: Box::new(|_| Runs::Each(Box::new(handler))) }
     }
 
     fn typed<M: 'static, H: EventHandler<M>>(handler: H) -> Self {
-        let routes = H::Event::routes();
-        let name = routes.first().map_or_else(String::new, |route| route.event.to_string());
+        Self::made::<H>(Scope::of::<H::Event>(), |codecs| {
+            Runs::Each(Box::new(Typed { handler, codecs: codecs.clone(), marker: PhantomData::<fn() -> M> }))
+        })
+    }
+
+    /// A handler of a scope without settings, made when the codecs are known.
+    pub(super) fn made<H>(scope: Scope, make: impl FnOnce(&Codecs) -> Runs + Send + 'static) -> Self {
+        let name = scope.routes().first().map_or_else(String::new, |route| route.event.to_string());
         Self {
-            scope: Scope::Typed(TypeId::of::<H::Event>(), routes),
+            scope,
             id: path::<H>(&name),
             retry: None,
             timeout: None,
             fallback: None,
             destination: None,
-            make: Box::new(|codecs| Arc::new(Typed { handler, codecs: codecs.clone(), marker: PhantomData })),
+            make: Box::new(make),
         }
     }
 
@@ -184,18 +205,27 @@ impl<M: 'static, H: EventHandler<M>> IntoRegistration<M> for H {
 /// let ship = handler(ship).id("ship").retry(RetryPolicy::fixed(Duration::from_secs(1)).max_attempts(3));
 /// # }
 /// ```
-pub fn handler<M: 'static, H: EventHandler<M>>(handler: H) -> Configured<H, M> {
-    Configured { registration: Registration::typed(handler), marker: PhantomData }
+pub fn handler<M: 'static, H: EventHandler<M>>(handler: H) -> Configured<H::Event> {
+    Configured::new(Registration::typed(handler))
 }
 
-/// A handler with settings of its own.
+/// A handler of events of type `E` with settings of its own. `K` tells its kind: one event at a time, [a
+/// batch](super::batch()), or [in a transaction](super::in_tx()).
 #[must_use = "a handler does nothing until it is registered"]
-pub struct Configured<H, M> {
-    registration: Registration,
-    marker: PhantomData<fn() -> (H, M)>,
+pub struct Configured<E, K = Each> {
+    pub(super) registration: Registration,
+    marker: PhantomData<fn() -> (E, K)>,
 }
 
-impl<M: 'static, H: EventHandler<M>> Configured<H, M> {
+/// Tells a handler that takes one event at a time from others.
+#[derive(Debug)]
+pub enum Each {}
+
+impl<E: OutboxEvent, K> Configured<E, K> {
+    pub(super) fn new(registration: Registration) -> Self {
+        Self { registration, marker: PhantomData }
+    }
+
     /// Names it. The name stands in the table while an event has succeeded with some of its handlers: a handler of a
     /// new name is run again.
     pub fn id(mut self, id: impl Into<String>) -> Self {
@@ -215,25 +245,38 @@ impl<M: 'static, H: EventHandler<M>> Configured<H, M> {
         self
     }
 
+    /// Is followed by this when it has failed for good. It comes before the fallback that the outbox has for the type.
+    pub fn fallback<N: 'static>(mut self, fallback: impl EventFallback<N, Event = E>) -> Self {
+        self.registration.fallback = Some(make_fallback(fallback));
+        self
+    }
+}
+
+impl<E: OutboxEvent, K: Reaches> Configured<E, K> {
     /// Needs this, which may be down. An error that is [`unavailable`](crate::HandlerError::unavailable), and a timeout,
     /// say that it is: after some of them in a row its circuit opens, and events wait without using up attempts.
     pub fn destination(mut self, name: impl Into<String>) -> Self {
         self.registration.destination = Some(name.into().into());
         self
     }
+}
 
-    /// Is followed by this when it has failed for good. It comes before the fallback that the outbox has for the type.
-    pub fn fallback<N: 'static>(mut self, fallback: impl EventFallback<N, Event = H::Event>) -> Self {
-        self.registration.fallback = Some(make_fallback(fallback));
-        self
-    }
+/// Kinds of handlers that reach beyond the outbox's database.
+pub trait Reaches: sealed::Sealed {}
+impl Reaches for Each {}
+impl Reaches for Batch {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Each {}
+    impl Sealed for super::Batch {}
 }
 
 /// Tells [`Configured`] from a handler itself.
 #[derive(Debug)]
-pub struct IsConfigured<M>(PhantomData<M>);
+pub enum IsConfigured {}
 
-impl<M: 'static, H: EventHandler<M>> IntoRegistration<IsConfigured<M>> for Configured<H, M> {
+impl<E: OutboxEvent, K: Reaches> IntoRegistration<IsConfigured> for Configured<E, K> {
     fn into_registration(self) -> Registration {
         self.registration
     }
@@ -249,7 +292,7 @@ impl IntoRegistration<IsRegistration> for Registration {
     }
 }
 
-impl<H, M> fmt::Debug for Configured<H, M> {
+impl<E, K> fmt::Debug for Configured<E, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.registration.fmt(f)
     }

@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use super::{Fallback, Handler, Handlers, Registration, destination::Destination, registration::Scope};
+use super::{
+    BatchHandler, Fallback, Handler, Handlers, Registration, TxHandler, destination::Destination, registration::Scope,
+};
 use crate::{
     domain::{AggregateType, CircuitPolicy, Codecs, Event, EventType, RetryPolicy, Route},
     engine::error::OutboxError,
@@ -20,11 +22,28 @@ const EVERY: &str = "*";
 /// A handler of a running outbox.
 pub(crate) struct Registered {
     pub(crate) id: Arc<str>,
-    pub(crate) handler: Arc<dyn Handler>,
+    pub(crate) runs: Runs,
     pub(crate) retry: Option<RetryPolicy>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) fallback: Option<Arc<dyn Fallback>>,
     pub(crate) destination: Option<Arc<Destination>>,
+}
+
+impl Registered {
+    /// Whether it is called with several events at once.
+    fn gathers(&self) -> bool {
+        !matches!(self.runs, Runs::Each(_))
+    }
+}
+
+/// How it is called.
+pub(crate) enum Runs {
+    /// With one event.
+    Each(Box<dyn Handler>),
+    /// With so many at the most.
+    Batch { most: usize, handler: Box<dyn BatchHandler> },
+    /// In a transaction of the outbox's database.
+    InTx(Box<dyn TxHandler>),
 }
 
 /// Gathers handlers; `build` checks them all.
@@ -83,8 +102,8 @@ impl RoutesBuilder {
                 let of_name = || Arc::new(Destination::new(name.clone(), circuit));
                 destinations.entry(name.clone()).or_insert_with(of_name).clone()
             });
-            let handler = make(codecs);
-            let registered = Arc::new(Registered { id, handler, retry, timeout, fallback, destination });
+            let runs = make(codecs);
+            let registered = Arc::new(Registered { id, runs, retry, timeout, fallback, destination });
             match scope {
                 Scope::Raw(route) => {
                     if !raw.insert(route.to_string()) {
@@ -97,6 +116,7 @@ impl RoutesBuilder {
             }
         }
         routes.finish();
+        routes.check_alone()?;
         Ok(routes)
     }
 }
@@ -119,6 +139,37 @@ impl Routes {
         for handlers in self.of_route.values_mut().flat_map(BTreeMap::values_mut) {
             handlers.extend_from_slice(&self.every);
         }
+    }
+
+    /// Handlers of several events at once run beside no other: what each of several has achieved is stored by event.
+    fn check_alone(&self) -> Result<(), OutboxError> {
+        let lists = self.of_route.values().flat_map(BTreeMap::values);
+        for handlers in lists.filter(|handlers| handlers.len() > 1) {
+            if let Some(gathers) = handlers.iter().find(|handler| handler.gathers()) {
+                let others = handlers.iter().map(|handler| handler.id.to_string()).filter(|id| **id != *gathers.id);
+                return Err(OutboxError::NotAlone { handler: gathers.id.to_string(), others: others.collect() });
+            }
+        }
+        Ok(())
+    }
+
+    /// The one handler of an event that is called with several events, if it has such a one.
+    pub(crate) fn gathering(&self, event: &Event) -> Option<&Arc<Registered>> {
+        match self.find(event) {
+            [alone] if alone.gathers() => Some(alone),
+            _ => None,
+        }
+    }
+
+    /// The most events that one worker may be given at once.
+    pub(crate) fn most_at_once(&self, in_tx: usize) -> usize {
+        let handlers = self.of_route.values().flat_map(BTreeMap::values).flatten();
+        let most = handlers.map(|handler| match handler.runs {
+            Runs::Each(_) => 1,
+            Runs::Batch { most, .. } => most,
+            Runs::InTx(_) => in_tx,
+        });
+        most.max().unwrap_or(1)
     }
 
     /// The handlers of an event; none if there is no route.

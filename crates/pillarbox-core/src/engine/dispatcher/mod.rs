@@ -1,4 +1,5 @@
-//! The workers: each draws a job, runs its handler, and leaves the outcome to the settler.
+//! The workers: each draws a job, runs its handler, and leaves the outcome to the settler. Handlers that take several
+//! events are in `batch`, those that work in a transaction of the outbox's database in `in_tx`.
 //!
 //! A worker never waits for the database on its way (suspects apart), and never sleeps while a queue has
 //! something for it. When the process dies:
@@ -8,10 +9,16 @@
 //!   killed the process, the next owner finds it among its suspects, starts it alone and counted, and makes
 //!   it DEAD when it has killed often enough.
 
+mod batch;
+mod in_tx;
+
 use std::{
     any::Any,
     panic::AssertUnwindSafe,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use futures_util::FutureExt;
@@ -20,9 +27,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     flight::{End, Job, Then},
-    handler::{Failed, Progress, Registered, Routes},
+    handler::{Failed, Progress, Registered, Routes, Runs},
     settings::{OnDeadHead, OnSuccess},
     shared::Shared,
+    work::Desk,
 };
 use crate::{
     domain::{Delivery, Epoch, Failure, HandlerError, Outcome, RetryPolicy, Seq, Verdict, both, combine, decide},
@@ -61,15 +69,41 @@ pub(crate) enum Serves {
     Suspects,
 }
 
-#[derive(Debug)]
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     serves: Serves,
+    /// Where its transactional handlers' transactions are begun, if it has such handlers.
+    desk: Option<Arc<dyn Desk>>,
+    /// Transactions are rolled back at their end, which is noted here: the process is about to die.
+    doomed: Option<Arc<AtomicBool>>,
+}
+
+/// The handlers of one worker that are cut off: the lease is lost, or the outbox shuts down and waits no longer.
+#[derive(Clone, Copy)]
+struct Cut<'a> {
+    session: &'a CancellationToken,
+    abort: &'a CancellationToken,
+}
+
+impl Cut<'_> {
+    async fn off(self) {
+        tokio::select! {
+            biased;
+            () = self.session.cancelled() => {}
+            () = self.abort.cancelled() => {}
+        }
+    }
 }
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, serves: Serves) -> Self {
-        Self { shared, serves }
+    pub(crate) fn new(shared: Arc<Shared>, serves: Serves, desk: Option<Arc<dyn Desk>>) -> Self {
+        Self { shared, serves, desk, doomed: None }
+    }
+
+    /// Commits no transaction: for tests in which the process dies before it could.
+    pub(crate) fn doomed(mut self, rolled_back: Arc<AtomicBool>) -> Self {
+        self.doomed = Some(rolled_back);
+        self
     }
 
     /// Delivers until `stop`; what runs then is finished, unless `abort` comes first.
@@ -86,7 +120,7 @@ impl Worker {
             }
             self.shared.running.fetch_add(1, Ordering::Relaxed);
             let (seq, epoch) = (job.delivery.seq(), job.delivery.fencing_token());
-            self.deliver(job, &session, &abort).await;
+            self.deliver(job, Cut { session: &session, abort: &abort }).await;
             self.shared.running.fetch_sub(1, Ordering::Relaxed);
             if self.serves == Serves::Suspects {
                 self.shared.full_batch.notify_one();
@@ -159,46 +193,84 @@ impl Worker {
         }
     }
 
-    async fn deliver(&self, job: Job, session: &CancellationToken, abort: &CancellationToken) {
+    async fn deliver(&self, job: Job, cut: Cut<'_>) {
         let shared = &self.shared;
-        let delivery = job.delivery;
         if self.serves == Serves::Suspects {
-            let started = self.start_suspect(&delivery).await && !session.is_cancelled();
+            let started = self.start_suspect(&job.delivery).await && !cut.session.is_cancelled();
             // Its lease may have been lost while its start was counted, or its partition given up: it is another's now,
             // or this node's under a new epoch.
-            if !started || !shared.flight.lock().is_running(&delivery) {
+            if !started || !shared.flight.lock().is_running(&job.delivery) {
                 return;
             }
         }
-        let handlers = shared.routes.find(delivery.event());
-        if handlers.is_empty() {
-            self.no_route(&delivery);
-            return;
+        let handlers = shared.routes.find(job.delivery.event());
+        match handlers {
+            [] => return self.no_route(&job.delivery),
+            [alone] => match &alone.runs {
+                Runs::Each(_) => {}
+                // In boxes: who has no such handlers need not keep room for them.
+                Runs::Batch { most, .. } => return Box::pin(self.deliver_batch(job, alone, *most, cut)).await,
+                Runs::InTx(_) => return Box::pin(self.deliver_in_tx(job, cut)).await,
+            },
+            _ => {}
         }
-        let begun = Instant::now();
-        shared.meters.latency.record(begun.saturating_duration_since(job.written).as_secs_f64());
-        let judged = {
-            let mut run = std::pin::pin!(self.run_handlers(handlers, &delivery));
-            loop {
-                let evicted = shared.evicted.notified();
-                tokio::select! {
-                    biased;
-                    judged = &mut run => break Some(judged),
-                    () = session.cancelled() => break None,
-                    () = abort.cancelled() => break None,
-                    () = evicted => if !shared.flight.lock().is_running(&delivery) {
-                        break None;
-                    },
-                }
-            }
+        let begun = self.begins(&job);
+        let delivery = job.delivery;
+        let judged = tokio::select! {
+            biased;
+            judged = self.run_handlers(handlers, &delivery) => Some(judged),
+            () = cut.off() => None,
+            () = self.evicted(&delivery) => None,
         };
         let Some(judged) = judged else {
-            let mut flight = shared.flight.lock();
-            flight.interrupted(&delivery, self.serves == Serves::Suspects);
-            return;
+            return self.interrupted([&delivery]);
         };
         shared.meters.handler_time.record(begun.elapsed().as_secs_f64());
         self.conclude(&delivery, judged);
+    }
+
+    /// What is known when a handler begins.
+    fn begins(&self, job: &Job) -> Instant {
+        let begun = Instant::now();
+        self.shared.meters.latency.record(begun.saturating_duration_since(job.written).as_secs_f64());
+        begun
+    }
+
+    /// Comes back when a delivery is taken from its worker, because its partition is given up.
+    fn evicted<'a>(&'a self, delivery: &'a Delivery) -> impl Future<Output = ()> + 'a {
+        let mut told = self.shared.evicted.notified();
+        async move {
+            loop {
+                told.await;
+                // Listening before the look: what comes in between is heard.
+                told = self.shared.evicted.notified();
+                if !self.shared.flight.lock().is_running(delivery) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Deliveries that are dropped on their way: no attempt counts.
+    fn interrupted<'a>(&self, deliveries: impl IntoIterator<Item = &'a Delivery>) {
+        let mut flight = self.shared.flight.lock();
+        for delivery in deliveries {
+            flight.interrupted(delivery, self.serves == Serves::Suspects);
+        }
+    }
+
+    /// A job, and what else waits that can be dealt with together with it.
+    fn gather(&self, first: Job, most: usize, share: bool, takes: impl Fn(&Registered) -> bool) -> Vec<Job> {
+        let mut jobs = vec![first];
+        if self.serves == Serves::Suspects || most <= 1 {
+            return jobs;
+        }
+        let routes = &self.shared.routes;
+        let takes = |job: &Job| routes.gathering(job.delivery.event()).is_some_and(|handler| takes(handler));
+        let (along, signals) = self.shared.flight.lock().draw_along(most - 1, share, Instant::now(), takes);
+        self.shared.signal(signals);
+        jobs.extend(along);
+        jobs
     }
 
     /// The interceptors, and between them the handlers.
@@ -208,15 +280,7 @@ impl Worker {
         }
         let limit = self.limit(&handlers[0]);
         let begun = Instant::now();
-        let mut entered = 0;
-        let mut refused = None;
-        for interceptor in &self.shared.interceptors {
-            entered += 1;
-            if let Err(failure) = guard(limit, || interceptor.before(delivery)).await {
-                refused = Some(failure);
-                break;
-            }
-        }
+        let (entered, refused) = self.before(delivery, limit).await;
         let (judged, result) = match refused {
             Some(failure) => {
                 let result = Err(failure);
@@ -224,13 +288,29 @@ impl Worker {
             }
             None => self.run_all(handlers, delivery).await,
         };
-        let report = Report { result, elapsed: begun.elapsed() };
+        self.after(delivery, entered, Report { result, elapsed: begun.elapsed() }, limit).await;
+        judged
+    }
+
+    /// The interceptors before the handlers: how many were called, and why the last one refused.
+    async fn before(&self, delivery: &Delivery, limit: Duration) -> (usize, Option<Failure>) {
+        let mut entered = 0;
+        for interceptor in &self.shared.interceptors {
+            entered += 1;
+            if let Err(failure) = guard(limit, || interceptor.before(delivery)).await {
+                return (entered, Some(failure));
+            }
+        }
+        (entered, None)
+    }
+
+    /// Those of them that were called, after the handlers.
+    async fn after(&self, delivery: &Delivery, entered: usize, report: Report, limit: Duration) {
         for interceptor in self.shared.interceptors[..entered].iter().rev() {
             if let Err(failure) = guard(limit, || interceptor.after(delivery, &report)).await {
                 tracing::error!(event_id = %delivery.event().id(), error = %failure, "an interceptor failed after a delivery");
             }
         }
-        judged
     }
 
     /// Every handler that has not had its part, one after another: the failure of one keeps none of the others back.
@@ -262,21 +342,37 @@ impl Worker {
         (Judged { verdict: combine(verdicts), progress: progress.stored() }, outcome)
     }
 
-    /// A handler, its timeout and its panics; and its fallback, when that was its last attempt.
+    /// A handler, its timeout and its panics; and what follows from its answer.
     async fn run_one(&self, registered: &Registered, delivery: &Delivery) -> (Verdict, Result<Outcome, Failure>) {
-        if !registered.handler.takes(delivery.event()) {
+        let Runs::Each(handler) = &registered.runs else {
+            // It is alone on its route, which the builder has checked, and then it is called in another way.
+            let error = HandlerError::msg("the handler takes several events and is not alone").permanent();
+            return self.judge(registered, delivery.to(&registered.id), Err(error.into()), None).await;
+        };
+        if !handler.takes(delivery.event()) {
             return (Verdict::Done, Ok(Outcome::Done));
         }
-        let limit = self.limit(registered);
         let delivery = delivery.to(&registered.id);
         let ticket = match registered.destination.as_ref().map(|destination| destination.enter()) {
             Some(Err(after)) => return (Verdict::Defer { after }, Ok(Outcome::RetryAfter(after))),
             Some(Ok(ticket)) => Some(ticket),
             None => None,
         };
-        let result = guard(limit, || registered.handler.handle(delivery.clone())).await;
-        if let Some(ticket) = ticket {
-            let down = ticket.end(&result);
+        let result = guard(self.limit(registered), || handler.handle(delivery.clone())).await;
+        let down = ticket.map(|ticket| ticket.end(&result));
+        self.judge(registered, delivery, result, down).await
+    }
+
+    /// From what a handler answered to a verdict: by its destination's circuit (`down` is what its ticket said), its
+    /// policy, and its fallback, when that was its last attempt.
+    async fn judge(
+        &self,
+        registered: &Registered,
+        delivery: Delivery,
+        result: Result<Outcome, Failure>,
+        down: Option<Option<Duration>>,
+    ) -> (Verdict, Result<Outcome, Failure>) {
+        if let Some(down) = down {
             let says_so = matches!(&result, Err(Failure::Error(error)) if error.is_unavailable());
             // Not open yet: a short while, as after a first failure.
             let soon = || says_so.then(|| self.policy(registered).delay(1, fastrand::f64()));
@@ -289,7 +385,7 @@ impl Worker {
             (Verdict::Dead { attempts, error }, Err(failure), Some(fallback)) if failure.counts() => {
                 let failed = Failed::new(delivery.clone(), attempts, failure);
                 let id = delivery.event().id();
-                let answer = guard(limit, || fallback.handle(delivery, failed)).await;
+                let answer = guard(self.limit(registered), || fallback.handle(delivery, failed)).await;
                 let second = match answer {
                     Ok(Outcome::Done) => {
                         tracing::warn!(event_id = %id, handler = %registered.id, attempts, error, "the handler has failed for good, and its fallback took the event");
@@ -382,11 +478,7 @@ impl Worker {
         let end = match verdict {
             Verdict::Done => {
                 meters.delivered.increment(1);
-                let change = match settings.on_success {
-                    OnSuccess::Keep => Change::Done,
-                    OnSuccess::Delete => Change::Delete,
-                };
-                End { change, then: Then::Next }
+                End { change: self.success(), then: Then::Next }
             }
             Verdict::Retry { attempts, after, error } => {
                 meters.failed.increment(1);
@@ -413,6 +505,14 @@ impl Worker {
         self.end(delivery, end);
     }
 
+    /// What a success writes.
+    fn success(&self) -> Change {
+        match self.shared.settings.on_success {
+            OnSuccess::Keep => Change::Done,
+            OnSuccess::Delete => Change::Delete,
+        }
+    }
+
     fn then_after_failure(&self) -> Then {
         if self.shared.settings.stop_on_first_failure { Then::Fail } else { Then::Next }
     }
@@ -425,6 +525,12 @@ impl Worker {
             self.shared.meters.stale_settles.increment(1);
             tracing::warn!(event_id = %delivery.event().id(), "the outcome is stale: the partition is no longer this node's");
         }
+    }
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("serves", &self.serves).finish_non_exhaustive()
     }
 }
 

@@ -1,0 +1,158 @@
+//! Handlers that take many events at once.
+//!
+//! A worker that has drawn an event of such a handler takes along what waits for the same handler, and waits for nothing.
+//! Of a key only the first event waits, so a batch never has two of one. Each event is answered for, and settled, by
+//! itself: when the process dies before, all of the batch are delivered again.
+
+use futures_util::future::{join_all, select_all};
+
+use super::{Cut, Judged, Report, Worker, guard};
+use crate::{
+    domain::{Delivery, Failure, Outcome, Verdict},
+    engine::{
+        flight::{Job, Signals},
+        handler::{BatchHandler, Registered, Runs},
+    },
+};
+
+impl Worker {
+    pub(super) async fn deliver_batch(&self, first: Job, registered: &Registered, most: usize, cut: Cut<'_>) {
+        let jobs = self.gather(first, most, false, |other| std::ptr::eq(other, registered));
+        let begun: Vec<_> = jobs.iter().map(|job| self.begins(job)).collect();
+        let deliveries: Vec<_> = jobs.iter().map(|job| job.delivery.to(&registered.id)).collect();
+        let Runs::Batch { handler, .. } = &registered.runs else { return };
+        let evictions = deliveries.iter().map(|delivery| Box::pin(self.evicted(delivery)));
+        let judged = tokio::select! {
+            biased;
+            judged = self.run_batch(registered, &**handler, &deliveries) => judged,
+            () = cut.off() => return self.interrupted(&deliveries),
+            _ = select_all(evictions) => {
+                // One is another node's to deliver; the others wait again, here.
+                self.interrupted(deliveries.iter().filter(|delivery| !self.shared.flight.lock().is_running(delivery)));
+                return self.take_back(jobs);
+            }
+        };
+        for ((delivery, verdict), begun) in deliveries.iter().zip(judged).zip(begun) {
+            self.shared.meters.handler_time.record(begun.elapsed().as_secs_f64());
+            self.conclude(delivery, Judged::alone(verdict));
+        }
+    }
+
+    /// Puts jobs that ended in nothing back where workers find them.
+    pub(super) fn take_back(&self, jobs: impl IntoIterator<Item = Job>) {
+        let mut signals = Signals::default();
+        let mut flight = self.shared.flight.lock();
+        // Each goes to the front: the last one first.
+        for job in jobs.into_iter().collect::<Vec<_>>().into_iter().rev() {
+            flight.take_back(job, &mut signals);
+        }
+        drop(flight);
+        self.shared.signal(signals);
+    }
+
+    /// The interceptors around each delivery, and between them the handler of all that pass.
+    async fn run_batch(
+        &self,
+        registered: &Registered,
+        handler: &dyn BatchHandler,
+        deliveries: &[Delivery],
+    ) -> Vec<Verdict> {
+        let limit = self.limit(registered);
+        let begun = tokio::time::Instant::now();
+        let before = join_all(deliveries.iter().map(|delivery| self.before(delivery, limit))).await;
+        let passed: Vec<_> = before.iter().map(|(_, refused)| refused.is_none()).collect();
+        let of_those = |passed: &[bool]| {
+            deliveries.iter().zip(passed).filter(|(_, passed)| **passed).map(|(delivery, _)| delivery.clone()).collect()
+        };
+        let mut answers = self.call_batch(registered, handler, of_those(&passed)).await.into_iter();
+        let mut verdicts = Vec::with_capacity(deliveries.len());
+        for (delivery, (entered, refused)) in deliveries.iter().zip(before) {
+            let (verdict, result) = match refused {
+                Some(failure) => {
+                    let result = Err(failure);
+                    (self.decide(registered, delivery, &result), result)
+                }
+                None => match answers.next() {
+                    Some(Called { result, down: Down::Shut(after) }) => (Verdict::Defer { after }, result),
+                    Some(Called { result, down: Down::Open }) => {
+                        self.judge(registered, delivery.clone(), result, None).await
+                    }
+                    Some(Called { result, down: Down::Reached(down) }) => {
+                        self.judge(registered, delivery.clone(), result, Some(down)).await
+                    }
+                    // As many as deliveries that passed.
+                    None => break,
+                },
+            };
+            self.after(delivery, entered, Report { result, elapsed: begun.elapsed() }, limit).await;
+            verdicts.push(verdict);
+        }
+        verdicts
+    }
+
+    /// Calls the handler with what can be read, through the circuit of its destination.
+    async fn call_batch(
+        &self,
+        registered: &Registered,
+        handler: &dyn BatchHandler,
+        deliveries: Vec<Delivery>,
+    ) -> Vec<Called> {
+        let ticket = match registered.destination.as_ref().map(|destination| destination.enter()) {
+            Some(Err(after)) => {
+                let shut = || Called { result: Ok(Outcome::RetryAfter(after)), down: Down::Shut(after) };
+                return deliveries.iter().map(|_| shut()).collect();
+            }
+            Some(Ok(ticket)) => Some(ticket),
+            None => None,
+        };
+        // Reading payloads is users' code as well.
+        let read = guard(self.limit(registered), || std::future::ready(Ok(handler.handle(&deliveries)))).await;
+        let (read, call) = match read {
+            Ok(read) => read,
+            Err(failure) => {
+                return deliveries.iter().map(|_| Called { result: Err(failure.clone()), down: Down::Open }).collect();
+            }
+        };
+        let events = read.iter().filter(|read| read.is_ok()).count();
+        let mut answers = Vec::new();
+        if events > 0 {
+            answers = match guard(self.limit(registered), || async { Ok(call.await.of(events)) }).await {
+                Ok(answers) => answers.into_iter().map(|answer| answer.map_err(Failure::from)).collect(),
+                Err(failure) => vec![Err(failure); events],
+            };
+        }
+        // One call, one word on the destination: it answered if anybody got through to it.
+        let word = answers.iter().find(|answer| !answer.as_ref().is_err_and(Failure::is_unavailable));
+        let down = match (ticket, word.or(answers.first())) {
+            (Some(ticket), Some(word)) => Some(ticket.end(word)),
+            (Some(_), None) | (None, _) => None,
+        };
+        let mut answers = answers.into_iter();
+        let called = |read: Result<(), crate::HandlerError>| match read {
+            Err(error) => Called { result: Err(Failure::from(error)), down: Down::Open },
+            Ok(()) => {
+                let result = answers.next().unwrap_or(Ok(Outcome::Done));
+                // Who got an answer is judged by it, whatever the others were told.
+                let reached = down.filter(|_| result.as_ref().is_err_and(Failure::is_unavailable));
+                Called { result, down: reached.map_or(Down::Open, Down::Reached) }
+            }
+        };
+        read.into_iter().map(called).collect()
+    }
+}
+
+/// What came of a delivery in a batch.
+struct Called {
+    result: Result<Outcome, Failure>,
+    down: Down,
+}
+
+/// What its destination has to do with it.
+enum Down {
+    /// Nothing.
+    Open,
+    /// It was down before the call: how long to wait.
+    Shut(std::time::Duration),
+    /// It was not reached; how long to wait, if its circuit is open now.
+    Reached(Option<std::time::Duration>),
+}
