@@ -68,7 +68,8 @@ mod tests {
 
     #[test]
     fn arguments_come_from_the_manifest() {
-        let manifest = "[package]\nname = \"a\"\n\n[package.metadata.example]\nargs = [\"--demo\", \"x\"]\n\n[dependencies]\n";
+        let manifest =
+            "[package]\nname = \"a\"\n\n[package.metadata.example]\nargs = [\"--demo\", \"x\"]\n\n[dependencies]\n";
         assert_eq!(named(manifest), ["--demo", "x"]);
         assert_eq!(named("[package]\nname = \"a\"\n"), [""; 0]);
     }

@@ -27,7 +27,11 @@ impl Problem {
 
     /// What the client can't help is for the log, not for the client.
     fn internal(error: &dyn std::error::Error) -> Self {
-        eprintln!("a request failed: {error}");
+        eprint!("a request failed");
+        for error in std::iter::successors(Some(error), |error| error.source()) {
+            eprint!(": {error}");
+        }
+        eprintln!();
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the service has a problem of its own: try again later")
     }
 }

@@ -49,7 +49,10 @@ impl Shipping {
 
     /// Comes after `ship` has ended for the same order, since both have its key.
     #[handler(id = "apologise")]
-    async fn apologise(&self, cancelled: OrderCancelled) {
-        println!("order {} was cancelled in time", cancelled.order_id);
+    async fn apologise(&self, cancelled: OrderCancelled) -> Result<(), sqlx::Error> {
+        if let Some(order) = self.database.find(&cancelled.order_id).await? {
+            println!("sorry that you don't want the {} of order {}", order.item, order.id);
+        }
+        Ok(())
     }
 }

@@ -41,22 +41,22 @@ async fn run(postgres: &str, sqlite: &Path) -> Result<(), Failure> {
 
     let first = orders.place("tea", 4).await?;
     let too_large = orders.place("tea", 1_000).await?;
-    expect("the first order", orders.settled(first).await?, "confirmed")?;
-    expect("the order that is too large", orders.settled(too_large).await?, "rejected")?;
+    expect("the first order", &orders.settled(first).await?, &"confirmed".into())?;
+    expect("the order that is too large", &orders.settled(too_large).await?, &"rejected".into())?;
 
     site.close().await;
     println!("the inventory is down");
     let meanwhile = orders.place("tea", 3).await?;
     orders.tried(meanwhile).await?;
-    expect("the order of meanwhile", orders.status(meanwhile).await?, "placed")?;
+    expect("the order of meanwhile", &orders.status(meanwhile).await?, &"placed".into())?;
 
     site.open(Inventory::start(sqlite, orders.pool().clone()).await?).await;
     println!("the inventory is back");
-    expect("the order of meanwhile", orders.settled(meanwhile).await?, "confirmed")?;
+    expect("the order of meanwhile", &orders.settled(meanwhile).await?, &"confirmed".into())?;
 
     let left = site.left("tea").await?;
     println!("{left} tea left");
-    expect("what is left of 10 tea", left, 3)?;
+    expect("what is left of 10 tea", &left, &3)?;
 
     // Whoever writes to the other stops first.
     orders.stop().await;
@@ -64,11 +64,8 @@ async fn run(postgres: &str, sqlite: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn expect<T: PartialEq<U> + std::fmt::Display, U: std::fmt::Display>(
-    what: &str,
-    is: T,
-    should: U,
-) -> Result<(), Failure> {
+/// Shows it, and fails unless it is as it should be.
+fn expect<T: PartialEq + std::fmt::Display>(what: &str, is: &T, should: &T) -> Result<(), Failure> {
     println!("{what}: {is}");
     if is == should { Ok(()) } else { Err(format!("{what} should be {should}, and is {is}").into()) }
 }
