@@ -1,7 +1,7 @@
 //! `cargo x ci`: the one gate.
 
 use crate::{
-    acceptance, examples, readme, servers,
+    acceptance, book, build_figures, examples, readme, servers,
     step::{Command, Failed, Step, Work, run_all},
     test, workspace,
 };
@@ -20,6 +20,8 @@ pub(crate) fn run() -> Result<(), Failed> {
     run_all(&[
         Step::new("format", Work::Run(Command::cargo(["fmt", "--all", "--check"]))),
         Step::new("acceptance", Work::Own("cargo x acceptance", || acceptance::run(&[]))),
+        Step::new("book", Work::Own("cargo x book", book::run)),
+        Step::new("crates", Work::Own("cargo x build-figures --crates", build_figures::count)),
         Step::new("licences", deny),
         Step::new(
             "lints",

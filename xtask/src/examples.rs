@@ -1,6 +1,7 @@
 //! `cargo x examples`: every example is built and run. An example ends by itself, with code 0.
 //!
-//! Each has an empty PostgreSQL database of its own, which DATABASE_URL names.
+//! Each has an empty PostgreSQL database of its own, which DATABASE_URL names. One that would serve for ever says in its
+//! manifest with which arguments it ends: `args` under `[package.metadata.example]`.
 
 use std::path::Path;
 
@@ -34,7 +35,7 @@ fn commands() -> Vec<Command> {
     let mut commands = Vec::new();
     for folder in workspace::list("examples") {
         if let Some(package) = workspace::package(&folder) {
-            commands.push(Command::built(package));
+            commands.push(Command::built(package).args(&arguments(&folder)));
         }
     }
     for folder in workspace::list("crates") {
@@ -47,4 +48,39 @@ fn commands() -> Vec<Command> {
         }
     }
     commands
+}
+
+/// The arguments that an example's manifest asks for.
+fn arguments(folder: &Path) -> Vec<String> {
+    std::fs::read_to_string(folder.join("Cargo.toml")).map(|manifest| named(&manifest)).unwrap_or_default()
+}
+
+fn named(manifest: &str) -> Vec<String> {
+    let section = manifest.split("[package.metadata.example]").nth(1);
+    let args = section.and_then(|section| section.lines().find_map(|line| line.strip_prefix("args = [")));
+    let args = args.and_then(|args| args.strip_suffix(']')).unwrap_or_default();
+    args.split(',').map(|arg| arg.trim().trim_matches('"').to_owned()).filter(|arg| !arg.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_come_from_the_manifest() {
+        let manifest =
+            "[package]\nname = \"a\"\n\n[package.metadata.example]\nargs = [\"--demo\", \"x\"]\n\n[dependencies]\n";
+        assert_eq!(named(manifest), ["--demo", "x"]);
+        assert_eq!(named("[package]\nname = \"a\"\n"), [""; 0]);
+    }
+
+    /// What `cargo x examples` runs is every folder, so that none is forgotten.
+    #[test]
+    fn every_folder_is_an_example() {
+        let run: Vec<_> = commands().iter().map(ToString::to_string).collect();
+        for folder in workspace::list("examples") {
+            let name = folder.file_name().and_then(|name| name.to_str()).unwrap();
+            assert!(run.iter().any(|line| line.split(' ').next().unwrap().ends_with(name)), "{name}: {run:?}");
+        }
+    }
 }

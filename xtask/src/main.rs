@@ -1,6 +1,8 @@
 //! The project's own commands, run as `cargo x NAME`.
 
 mod acceptance;
+mod book;
+mod build_figures;
 mod chaos;
 mod ci;
 mod examples;
@@ -26,6 +28,8 @@ Commands:
   ci             the gate: format, lints, docs, tests, examples, README, acceptance
   examples       builds and runs every example
   readme         compiles and runs the snippets of README.md
+  book           checks the pages: chapters, links, anchors, code blocks; builds the book where mdBook is installed
+  build-figures  builds examples/quickstart from clean, and tells how long it took and what of; --crates only counts
   acceptance     checks docs/acceptance.md against the tests in the sources;
                  with --listed, against what the test runner lists
   bench [ARGS]   the benchmarks, in release mode; ARGS go to them (--help shows them):
@@ -46,6 +50,8 @@ fn main() -> ExitCode {
         "ci" => no_args(rest).and_then(|()| ci::run()),
         "examples" => no_args(rest).and_then(|()| examples::run()),
         "readme" => no_args(rest).and_then(|()| readme::run()),
+        "book" => no_args(rest).and_then(|()| book::run()),
+        "build-figures" => build_figures::run(rest),
         "acceptance" => acceptance::run(rest),
         "bench" => bench(rest),
         "chaos" => chaos::run(rest),

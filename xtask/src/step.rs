@@ -55,6 +55,11 @@ impl Command {
         Self { program: Some(folder.join(path)), env: Vec::new(), args: Vec::new() }
     }
 
+    /// Another program, found as the shell finds it.
+    pub(crate) fn program(name: &str) -> Self {
+        Self { program: Some(name.into()), env: Vec::new(), args: Vec::new() }
+    }
+
     /// Adds arguments.
     pub(crate) fn args(mut self, args: &[String]) -> Self {
         self.args.extend_from_slice(args);

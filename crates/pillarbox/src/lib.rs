@@ -85,6 +85,7 @@ mod snippets {
     pages! {
         ReadmeSnippets: "../../../README.md",
         GettingStarted: "../../../docs/book/src/getting-started.md",
+        Examples: "../../../docs/book/src/examples.md",
         Events: "../../../docs/book/src/events.md",
         Handlers: "../../../docs/book/src/handlers.md",
         Testing: "../../../docs/book/src/testing.md",

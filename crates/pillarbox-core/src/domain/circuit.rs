@@ -7,6 +7,15 @@
 use std::time::Duration;
 
 /// When a circuit opens, and for how long.
+///
+/// ```
+/// use std::time::Duration;
+/// use pillarbox_core::domain::CircuitPolicy;
+///
+/// // A destination that is often away for a moment, and seldom for long.
+/// let policy = CircuitPolicy { failures: 20, longest: Duration::from_secs(10), ..CircuitPolicy::default() };
+/// assert!(policy.validate().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CircuitPolicy {
     /// How often in a row the destination is unavailable before the circuit opens. Default: 5.

@@ -116,6 +116,13 @@ pub mod protobuf {
 }
 
 /// The formats that an outbox knows: it writes with the first, and reads each by its content type.
+///
+/// ```
+/// # use pillarbox_core::{Outbox, domain::Json, port::Store};
+/// # fn example<S: Store>(store: S) {
+/// let outbox = Outbox::single_node(store).codec(Json); // or `MessagePack`, or a format of your own
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Codecs(Arc<[Arc<dyn Codec>]>);
 

@@ -31,6 +31,15 @@ impl Record {
 }
 
 /// One delivery of an event to a handler. Cheap to clone.
+///
+/// ```
+/// # use pillarbox_core::{Delivery, HandlerError};
+/// async fn ship(delivery: Delivery) -> Result<(), HandlerError> {
+///     let order: serde_json::Value = delivery.event().payload().to()?;
+///     println!("attempt {} for {order}", delivery.attempt());
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Delivery {
     record: Record,

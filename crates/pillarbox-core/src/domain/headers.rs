@@ -9,6 +9,15 @@ use serde::{Deserialize, Serialize};
 const CONTEXT: &str = "context.";
 
 /// Names and values that accompany an event; sorted by name.
+///
+/// ```
+/// use pillarbox_core::domain::Headers;
+///
+/// let mut headers: Headers = [("source", "web")].into_iter().collect();
+/// headers.set_context("user", "ada");
+/// assert_eq!(headers.get("source"), Some("web"));
+/// assert_eq!(headers.context("user"), Some("ada"));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Headers(BTreeMap<String, String>);

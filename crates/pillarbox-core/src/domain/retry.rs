@@ -50,6 +50,18 @@ pub struct RetryPolicy {
 ///
 /// It is asked after the lists of classes and before the number of attempts, and what it answers is taken as it is,
 /// without jitter. Errors that say themselves what is to be done are not brought before it.
+///
+/// ```
+/// use std::time::Duration;
+/// use pillarbox_core::{RetryPolicy, domain::Failure};
+///
+/// // Once more at once, then every hour of a day.
+/// let policy = RetryPolicy::by(|failures: u32, _failure: &Failure| match failures {
+///     1 => Some(Duration::ZERO),
+///     2..=24 => Some(Duration::from_secs(3_600)),
+///     _ => None,
+/// });
+/// ```
 pub trait Policy: Send + Sync + 'static {
     /// `failures` is how often the event has failed, this time included.
     fn next(&self, failures: u32, failure: &Failure) -> Option<Duration>;

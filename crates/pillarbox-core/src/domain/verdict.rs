@@ -8,6 +8,17 @@ use super::RetryPolicy;
 pub const ERROR_LIMIT: usize = 4_000;
 
 /// How a handler ended well.
+///
+/// ```
+/// use std::time::Duration;
+/// use pillarbox_core::{Delivery, HandlerError, Outcome};
+///
+/// async fn ship(delivery: Delivery) -> Result<Outcome, HandlerError> {
+///     let is_holiday: bool = delivery.event().payload().to()?;
+///     // Not now, and not the event's fault: no attempt is used up.
+///     Ok(if is_holiday { Outcome::RetryAfter(Duration::from_secs(3_600)) } else { Outcome::Done })
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -60,6 +71,23 @@ impl<T: Into<Outcome>, E: Into<BoxError>> IntoAnswer for Result<T, E> {
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Why a handler failed. Any error converts into one; its sources become part of the text.
+///
+/// ```
+/// use std::time::Duration;
+/// use pillarbox_core::HandlerError;
+///
+/// fn parse(text: &str) -> Result<i64, HandlerError> {
+///     let number: i64 = text.parse()?;
+///     match number {
+///         // No further attempt can succeed.
+///         ..0 => Err(HandlerError::msg("a number below zero").permanent()),
+///         0 => Err(HandlerError::msg("not yet").retry_after(Duration::from_secs(60))),
+///         number => Ok(number),
+///     }
+/// }
+/// assert_eq!(parse("x").unwrap_err().to_string(), "invalid digit found in string");
+/// assert!(parse("-1").unwrap_err().is_permanent());
+/// ```
 #[derive(Clone)]
 pub struct HandlerError {
     text: String,

@@ -6,6 +6,17 @@ use super::dispatcher::panic_text;
 use crate::domain::{BoxError, Event, EventError};
 
 /// Entries of a context: who asked, in which request, for which tenant. Sorted by name.
+///
+/// ```
+/// # use pillarbox_core::{Outbox, engine::Context, port::Store};
+/// # tokio::task_local! { static USER: String; }
+/// # fn example<S: Store>(store: S) {
+/// let outbox = Outbox::single_node(store)
+///     .context(|| Ok(Context::new().with("user", USER.try_with(Clone::clone)?)));
+/// # }
+/// let context = Context::new().with("user", "ada");
+/// assert_eq!(context.get("user"), Some("ada"));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Context(BTreeMap<String, String>);
 
@@ -34,8 +45,7 @@ impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Context {
     }
 }
 
-/// Tells the context of a write. Every closure without arguments that returns a [`Context`], or a `Result` of one, is
-/// one.
+/// Tells the context of a write. Every closure without arguments that returns a `Result` of a [`Context`] is one.
 ///
 /// It runs in the task that writes, once for each call of `write` or `write_all`.
 #[diagnostic::on_unimplemented(

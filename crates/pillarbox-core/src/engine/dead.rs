@@ -12,6 +12,17 @@ use crate::{
 const REPLAY_BATCH: u32 = 100;
 
 /// The dead events of an outbox: list, count, replay, skip, discard.
+///
+/// ```
+/// # use pillarbox_core::{Outbox, port::{Actor, Query}};
+/// # async fn example<S>(outbox: Outbox<S>) -> Result<(), Box<dyn std::error::Error>> {
+/// let ada = Actor::new("ada").because("the carrier is back");
+/// for found in outbox.dead().list(&Query::default(), None, 20).await?.events {
+///     println!("{} died after {} attempts: {:?}", found.id, found.attempts, found.last_error);
+///     outbox.dead().replay(found.id.parse()?, &ada).await?;
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Dead<'a> {
     shared: &'a Shared,

@@ -9,6 +9,26 @@ use crate::domain::{Event, EventId};
 ///
 /// Only `before_write` can stop anything. The others observe: an error or a panic in one of them is logged,
 /// and neither the transaction nor the other hooks notice.
+///
+/// ```
+/// use pillarbox_core::{Event, engine::WriterHook};
+///
+/// /// No event without a tenant.
+/// struct TenantsOnly;
+///
+/// impl WriterHook for TenantsOnly {
+///     fn before_write(&self, batch: &mut Vec<Event>) -> Result<(), String> {
+///         match batch.iter().find(|event| event.tenant_id().is_none()) {
+///             Some(event) => Err(format!("{} has no tenant", event.event_type())),
+///             None => Ok(()),
+///         }
+///     }
+///
+///     fn observes_end(&self) -> bool {
+///         false
+///     }
+/// }
+/// ```
 pub trait WriterHook: Send + Sync + 'static {
     /// Sees the whole batch before it is inserted, and may change it: replace events (see
     /// [`Event::to_builder`]), add some, take some out. An empty batch inserts nothing. An error inserts

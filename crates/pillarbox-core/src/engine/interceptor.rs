@@ -7,6 +7,19 @@ use crate::{
 };
 
 /// Runs around every handler: `before` in the order of registration, `after` in reverse.
+///
+/// ```
+/// use pillarbox_core::{Delivery, HandlerError, engine::{Interceptor, Report}, port::BoxFuture};
+///
+/// struct Journal;
+///
+/// impl Interceptor for Journal {
+///     fn after<'a>(&'a self, delivery: &'a Delivery, report: &'a Report) -> BoxFuture<'a, Result<(), HandlerError>> {
+///         println!("{}: {report:?}", delivery.event().id());
+///         Box::pin(async { Ok(()) })
+///     }
+/// }
+/// ```
 pub trait Interceptor: Send + Sync + 'static {
     /// Runs before the handler. An error counts as a failure of the delivery, and neither the later
     /// interceptors nor the handler are called.

@@ -20,6 +20,22 @@ use crate::{
 ///
 /// Call [`shutdown`](Self::shutdown) before the process ends. An outbox that is dropped stops too, but its
 /// partitions are free for others only when its lease has lapsed.
+///
+/// ```
+/// # use pillarbox_core::{Delivery, Event, Outbox, port::{Store, TransactStore}};
+/// # async fn example<S: Store + TransactStore>(store: S) -> Result<(), Box<dyn std::error::Error>> {
+/// let outbox = Outbox::single_node(store)
+///     .route("OrderPlaced", |delivery: Delivery| async move { println!("{}", delivery.event().id()) })
+///     .start()
+///     .await?;
+///
+/// let mut tx = outbox.begin().await?;
+/// tx.write(Event::builder("OrderPlaced").key("order-7").json(&7)).await?;
+/// tx.commit().await?;
+///
+/// outbox.shutdown().await;
+/// # Ok(()) }
+/// ```
 pub struct Outbox<S> {
     inner: Arc<Inner<S>>,
 }
@@ -46,6 +62,18 @@ impl<S> Outbox<S> {
     }
 
     /// Writes one event in a transaction of the caller's own. Confirm the receipt after the commit.
+    ///
+    /// ```
+    /// # use pillarbox_core::{Event, Outbox, port::WriteStore};
+    /// # struct Transaction;
+    /// # impl Transaction { async fn commit(self) -> Result<(), std::io::Error> { Ok(()) } }
+    /// # async fn example<S: WriteStore<Transaction>>(outbox: Outbox<S>, mut tx: Transaction)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let receipt = outbox.write(&mut tx, Event::builder("OrderPlaced").json(&7)).await?;
+    /// tx.commit().await?;
+    /// receipt.confirm();
+    /// # Ok(()) }
+    /// ```
     pub async fn write<Tx>(&self, tx: &mut Tx, event: impl IntoEvent) -> Result<Receipt, WriteError>
     where
         S: WriteStore<Tx>,
@@ -71,6 +99,14 @@ impl<S> Outbox<S> {
     }
 
     /// The outbox in numbers.
+    ///
+    /// ```
+    /// # use pillarbox_core::{Outbox, domain::Status, engine::OutboxError};
+    /// # async fn example<S>(outbox: Outbox<S>) -> Result<(), OutboxError> {
+    /// let stats = outbox.stats().await?;
+    /// println!("{} wait, {} are dead", stats.pending(), stats.count(Status::Dead));
+    /// # Ok(()) }
+    /// ```
     pub async fn stats(&self) -> Result<Stats, OutboxError> {
         Ok(self.inner.shared.store.stats().await?)
     }

@@ -24,6 +24,21 @@ use crate::{
 /// A database transaction that knows its events. `&mut *tx` is the driver's connection.
 ///
 /// Dropping it rolls back.
+///
+/// ```
+/// # use pillarbox_core::{Event, Outbox, engine::WriteError, port::TransactStore};
+/// # async fn example<S: TransactStore>(outbox: Outbox<S>, is_paid: bool) -> Result<(), WriteError> {
+/// let mut tx = outbox.begin().await?;
+/// // Statements of your own run on `&mut *tx`.
+/// let id = tx.write(Event::builder("OrderPlaced").key("order-7").json(&7)).await?;
+/// if is_paid {
+///     tx.commit().await?;
+///     println!("{id} is on its way");
+/// } else {
+///     tx.rollback().await?;
+/// }
+/// # Ok(()) }
+/// ```
 #[must_use = "a transaction that is dropped is rolled back"]
 pub struct Transaction<S: TransactStore> {
     outbox: Arc<Inner<S>>,
@@ -65,6 +80,20 @@ impl<S: TransactStore> Transaction<S> {
     }
 
     /// The events of this transaction that were not written, since their dedup keys stood already.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use pillarbox_core::{Event, Outbox, engine::WriteError, port::TransactStore};
+    /// # async fn example<S: TransactStore>(outbox: Outbox<S>) -> Result<(), WriteError> {
+    /// let mut tx = outbox.begin().await?;
+    /// let reminder = Event::builder("Reminder").json(&7).dedup("reminder-7", Duration::from_secs(3_600));
+    /// tx.write(reminder).await?;
+    /// for duplicate in tx.duplicates() {
+    ///     println!("{} was written before", duplicate.kept);
+    /// }
+    /// tx.commit().await
+    /// # }
+    /// ```
     pub fn duplicates(&self) -> &[Duplicate] {
         &self.duplicates
     }

@@ -152,6 +152,11 @@ impl NodeStatus {
 
 /// The operators' port. Actions are compare-and-set on the row's status and recorded with the actor in the
 /// same transaction; each returns the numbers it changed, so of two concurrent calls one gets each row.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a store of an outbox",
+    note = "open one by its URL, as in `SqliteStore::open(\"shop.db\")`, `PostgresStore::open(url)` or `AnyStore::open(url)`",
+    note = "or on a pool of your own: `PostgresStore::from_pool(pool)`"
+)]
 pub trait AdminStore: Send + Sync {
     /// The events that match, in sequence order, from a number on.
     fn list<'a>(&'a self, query: &'a Query, from: Seq, limit: u32) -> BoxFuture<'a, Result<Listing, StoreError>>;

@@ -43,6 +43,11 @@ pub use wake::WakeStore;
 pub use write::{NewKey, NewRow, TransactStore, WriteStore};
 
 /// Everything the engine asks of a database, but for the writing, which is generic over the driver.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a store of an outbox",
+    note = "open one by its URL, as in `SqliteStore::open(\"shop.db\")`, `PostgresStore::open(url)` or `AnyStore::open(url)`",
+    note = "or on a pool of your own: `PostgresStore::from_pool(pool)`"
+)]
 pub trait Store: OwnStore + ReadStore + UpkeepStore + AdminStore + WakeStore + 'static {}
 
 impl<T: OwnStore + ReadStore + UpkeepStore + AdminStore + WakeStore + 'static> Store for T {}

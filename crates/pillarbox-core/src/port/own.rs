@@ -69,6 +69,11 @@ pub struct Released {
 
 /// The ownership port. Every call but `join` answers `None` when the lease is no longer in force: lapsed,
 /// expelled, or of another incarnation. The call has then changed nothing.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a store of an outbox",
+    note = "open one by its URL, as in `SqliteStore::open(\"shop.db\")`, `PostgresStore::open(url)` or `AnyStore::open(url)`",
+    note = "or on a pool of your own: `PostgresStore::from_pool(pool)`"
+)]
 pub trait OwnStore: Send + Sync {
     /// Enters a node. A node of the same name that is already there is replaced as if it had been expelled:
     /// its incarnation ends and its partitions become free, with an epoch raised by one.

@@ -296,6 +296,11 @@ pub enum Settled {
 ///
 /// Settles touch only rows that are NEW or RETRY: a late settle neither revives a finished row nor
 /// re-creates a removed one, and a row that is missing is no error. All outcomes clear `starts`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a store of an outbox",
+    note = "open one by its URL, as in `SqliteStore::open(\"shop.db\")`, `PostgresStore::open(url)` or `AnyStore::open(url)`",
+    note = "or on a pool of your own: `PostgresStore::from_pool(pool)`"
+)]
 pub trait ReadStore: Send + Sync {
     /// One page of NEW rows without a due time above the position, in sequence order, from one snapshot.
     /// An empty page means idle, not an error.

@@ -53,6 +53,11 @@ pub enum Purged {
 }
 
 /// The upkeep port.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a store of an outbox",
+    note = "open one by its URL, as in `SqliteStore::open(\"shop.db\")`, `PostgresStore::open(url)` or `AnyStore::open(url)`",
+    note = "or on a pool of your own: `PostgresStore::from_pool(pool)`"
+)]
 pub trait UpkeepStore: Send + Sync {
     /// Brings the tables to this program's version. Safe when several processes do it at once, and when it
     /// is already done. Tables of a newer version are an error of kind `Schema`.

@@ -5,6 +5,11 @@ use crate::domain::PartitionSet;
 
 /// Wake-ups between processes on one database. They are hints: they may come late, twice or not at all,
 /// and polling is what correctness rests on.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a store of an outbox",
+    note = "open one by its URL, as in `SqliteStore::open(\"shop.db\")`, `PostgresStore::open(url)` or `AnyStore::open(url)`",
+    note = "or on a pool of your own: `PostgresStore::from_pool(pool)`"
+)]
 pub trait WakeStore: Send + Sync {
     /// Whether [`hint`](Self::hint) does anything. Where every commit is news by itself it does not, and
     /// nobody is woken to call it.

@@ -53,6 +53,10 @@ pub trait WriteStore<Tx: ?Sized>: Send + Sync {
 }
 
 /// Begins and ends transactions, for the outbox's own wrapper.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` begins no transactions",
+    note = "write in a transaction of your own: `outbox.write(&mut tx, &event)`, and `confirm` the receipt after the commit"
+)]
 pub trait TransactStore: WriteStore<Self::Tx> {
     /// What `&mut *tx` gives: the driver's connection, for the user's own statements.
     type Connection: ?Sized + Send;

@@ -11,4 +11,5 @@ fn mistakes_are_told_where_they_are() {
     let cases = trybuild::TestCases::new();
     cases.compile_fail("tests/ui/event/*.rs");
     cases.compile_fail("tests/ui/handlers/*.rs");
+    cases.compile_fail("tests/ui/store/*.rs");
 }

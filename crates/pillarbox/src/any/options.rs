@@ -57,6 +57,18 @@ impl fmt::Display for Kind {
 }
 
 /// The settings that every database has.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}", folder.path().join("shop.db").display());
+/// use pillarbox::{AnyOptions, Kind};
+///
+/// let store = AnyOptions::new().prefix("billing_").open(&url).await?;
+/// assert_eq!(store.kind(), Kind::Sqlite);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct AnyOptions {
     prefix: Option<String>,
@@ -187,6 +199,16 @@ mod tests {
         for url in ["shop.db", "", "oracle://me:secret@host/db", "postgress://me:secret@host"] {
             let error = Kind::of(url).unwrap_err().to_string();
             assert!(error.contains("postgres://") && !error.contains("secret"), "{error}");
+        }
+    }
+
+    /// What a program that was built with fewer features says; the same words in every build.
+    #[test]
+    fn a_database_that_was_left_out_is_named_with_its_feature() {
+        for (kind, feature) in [(Kind::Sqlite, "sqlite"), (Kind::Postgres, "postgres"), (Kind::MySql, "mysql")] {
+            let error = not_built(kind);
+            assert!(error.to_string().contains(&format!("the feature `{feature}` of the crate pillarbox")), "{error}");
+            assert_eq!(error.kind(), StoreErrorKind::Rejected);
         }
     }
 

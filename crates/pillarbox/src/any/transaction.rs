@@ -17,6 +17,17 @@ pub struct AnyTransaction(AnyConnection);
 
 /// The open transaction of one of the databases. Its methods give the driver's connection, for statements of
 /// one's own in that database's dialect.
+///
+/// ```
+/// # use pillarbox::{AnyStore, Outbox};
+/// # async fn example(outbox: Outbox<AnyStore>) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut tx = outbox.begin().await?;
+/// if let Some(sqlite) = tx.sqlite() {
+///     sqlx::query("insert into orders values (7)").execute(sqlite).await?;
+/// }
+/// tx.commit().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AnyConnection {
