@@ -5,9 +5,11 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+mod config;
 mod demo;
 mod error;
 mod migrate;
+mod relay;
 mod status;
 mod store;
 
@@ -28,17 +30,22 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Config(config::Args),
     Demo(demo::Args),
     Migrate(migrate::Args),
+    Relay(relay::Args),
     Status(status::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let quiet = start_logs(cli.verbose);
+    // A relay's logs are a part of its configuration.
+    let quiet = if matches!(cli.command, Command::Relay(_)) { false } else { start_logs(cli.verbose) };
     let end = match cli.command {
+        Command::Config(args) => config::run(&args),
         Command::Demo(args) => on_runtime(demo::run(args, quiet)),
         Command::Migrate(args) => on_runtime(migrate::run(args)),
+        Command::Relay(args) => on_runtime(relay::run(args)),
         Command::Status(args) => on_runtime(status::run(args)),
     };
     end.unwrap_or_else(|error| {

@@ -16,12 +16,14 @@ pub mod config;
 mod message;
 mod near;
 mod outlet;
+mod relay;
 mod rules;
 mod stdout;
 mod template;
 
 pub use message::{Mode, message};
 pub use outlet::Outlet;
+pub use relay::{Relay, check_sinks};
 pub use rules::{Matches, Rule, Rules, Target, Unfit};
 pub use stdout::StdoutSink;
 pub use template::{Lacking, Template};

@@ -1,11 +1,11 @@
 //! A running relay: an outbox whose handlers are sinks.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use pillarbox_core::{
     Outbox,
     engine::OutboxError,
-    port::{Sent, Sink, Store},
+    port::{Sent, Sink, SinkError, Store},
 };
 
 use crate::{Outlet, config::Config};
@@ -18,7 +18,6 @@ const GROUP: &str = "relay";
 const CHECK_WITHIN: Duration = Duration::from_secs(10);
 
 /// A running relay. Several on one outbox share its partitions.
-#[derive(Debug)]
 pub struct Relay<S> {
     outbox: Outbox<S>,
     sinks: Vec<Arc<dyn Sink>>,
@@ -51,12 +50,18 @@ impl<S: Store> Relay<S> {
     }
 }
 
+impl<S> fmt::Debug for Relay<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Relay").field("sinks", &self.sinks.len()).finish_non_exhaustive()
+    }
+}
+
 /// Tries every sink, all at once: its name, and what it says.
 pub async fn check_sinks(config: &Config) -> Vec<(String, Sent)> {
     let tried = config.sinks.iter().map(async |(name, sink)| {
         let sink = sink.sink();
         let said = tokio::time::timeout(CHECK_WITHIN, sink.check()).await;
-        let late = || pillarbox_core::port::SinkError::unavailable(format!("no answer within {CHECK_WITHIN:?}"));
+        let late = || SinkError::unavailable(format!("no answer within {CHECK_WITHIN:?}"));
         (name.clone(), said.unwrap_or_else(|_| Err(late())))
     });
     futures_util::future::join_all(tried).await

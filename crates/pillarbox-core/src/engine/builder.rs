@@ -208,6 +208,25 @@ impl<S: Store, M> Builder<S, M> {
     }
 }
 
+/// Looks whether live nodes of another group are there.
+async fn refuse_other_groups(store: &impl Store, ours: Option<&str>) -> Result<(), OutboxError> {
+    let fleet = store.fleet().await?;
+    let others = fleet.nodes.iter().filter(|node| node.is_live(fleet.now));
+    for node in others {
+        let theirs = Routes::group_of(&node.routes);
+        if theirs != ours {
+            let name =
+                |group: Option<&str>| group.map_or("with handlers of its own".into(), |name| format!("as a {name}"));
+            return Err(OutboxError::OtherGroup {
+                node: node.node.to_string(),
+                theirs: name(theirs),
+                ours: ours.map_or("no such".into(), |name| format!("a {name}")),
+            });
+        }
+    }
+    Ok(())
+}
+
 struct Parts<S> {
     store: Arc<S>,
     shared: Arc<Shared>,
@@ -431,10 +450,18 @@ impl<S: Store, M: Delivers> Builder<S, M> {
         self
     }
 
+    /// The name of the group of consumers that this node is one of. An outbox table has one group: `start` refuses to join
+    /// live nodes of another. Default: none, which is a group of its own.
+    pub fn group(mut self, name: impl Into<String>) -> Self {
+        self.settings.group = Some(name.into());
+        self
+    }
+
     /// Checks the settings, prepares the tables, joins and starts to deliver.
     pub async fn start(mut self) -> Result<Outbox<S>, OutboxError> {
-        let routes = std::mem::take(&mut self.routes).build(&self.codecs, self.settings.circuit)?;
+        let routes = std::mem::take(&mut self.routes).build(&self.codecs, &self.settings)?;
         let Parts { store, shared, writer, desk } = self.prepare(routes).await?;
+        refuse_other_groups(&*store, shared.settings.group.as_deref()).await?;
         let node = Node::start(shared.clone(), desk).await?;
         Ok(Outbox::assemble(store, writer, shared, node))
     }
@@ -443,7 +470,7 @@ impl<S: Store, M: Delivers> Builder<S, M> {
     /// when it is told. `pillarbox::testing` is the way to use it.
     #[doc(hidden)]
     pub async fn start_by_hand(mut self) -> Result<(Outbox<S>, ByHand), OutboxError> {
-        let routes = match std::mem::take(&mut self.routes).build(&self.codecs, self.settings.circuit) {
+        let routes = match std::mem::take(&mut self.routes).build(&self.codecs, &self.settings) {
             // Code that only writes is tested as well.
             Err(OutboxError::NoHandler) => Routes::default(),
             routes => routes?,

@@ -43,6 +43,20 @@ pub enum OutboxError {
         /// The ids of the others.
         others: Vec<String>,
     },
+    /// Nodes with other handlers deliver the events of this table.
+    #[error(
+        "the node {node} delivers the events of this outbox already, {theirs}, and this process is {ours}: one outbox table has one \
+         group of consumers, or each would take events that are the other's. Give one of them an outbox of its own, by \
+         another prefix; or let the service send to the broker itself, with a `pillarbox_relay::Outlet` among its handlers"
+    )]
+    OtherGroup {
+        /// A node that is there.
+        node: String,
+        /// In which group it is.
+        theirs: String,
+        /// In which group this process is.
+        ours: String,
+    },
     /// A thread for the lease could not be started.
     #[error("the thread that renews the lease could not be started: {0}")]
     Thread(String),

@@ -97,6 +97,7 @@ pub(crate) struct Settings {
     pub(crate) metrics_prefix: String,
     pub(crate) migrate: bool,
     pub(crate) node_name: Option<String>,
+    pub(crate) group: Option<String>,
 }
 
 impl Default for Settings {
@@ -134,6 +135,7 @@ impl Default for Settings {
             metrics_prefix: "pillarbox".into(),
             migrate: true,
             node_name: None,
+            group: None,
         }
     }
 }

@@ -52,10 +52,21 @@ pub mod name {
     pub const BLOCKED_KEYS: &str = "blocked_keys";
     /// Nodes whose lease is in force.
     pub const LIVE_NODES: &str = "live_nodes";
+    /// 1 while the circuit of a `destination` is open.
+    pub const CIRCUIT_OPEN: &str = "circuit_open";
     /// From the insert of an event to the start of its handler.
     pub const LATENCY: &str = "delivery_latency_seconds";
     /// How long handlers take.
     pub const HANDLER_TIME: &str = "handler_seconds";
+}
+
+/// Whether the circuit of a destination is open.
+pub(crate) fn circuit_open(prefix: &str, destination: &str) -> Gauge {
+    let name = format!("{prefix}_{}", name::CIRCUIT_OPEN);
+    metrics::describe_gauge!(name.clone(), "1 while the circuit of a destination is open");
+    let gauge = gauge!(name, "destination" => destination.to_owned());
+    gauge.set(0.0);
+    gauge
 }
 
 /// The handles of one outbox's metrics.

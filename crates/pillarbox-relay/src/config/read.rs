@@ -21,6 +21,7 @@ pub struct Source {
     text: Option<String>,
     environment: bool,
     set: Vec<(String, String)>,
+    texts: Vec<(String, String)>,
 }
 
 /// The sections as they are written.
@@ -75,6 +76,13 @@ impl Source {
         self
     }
 
+    /// One value that is text, whatever it looks like.
+    #[must_use]
+    pub fn set_text(mut self, path: impl Into<String>, text: impl Into<String>) -> Self {
+        self.texts.push((path.into(), text.into()));
+        self
+    }
+
     pub(super) fn read(&self) -> Result<Raw, ConfigError> {
         let mut figment = Figment::new();
         if let Some(path) = &self.file {
@@ -93,6 +101,9 @@ impl Source {
             // Reading a value can't fail: what is nothing else is text.
             let Ok(value) = value.parse::<Value>();
             figment = figment.merge((path.as_str(), value));
+        }
+        for (path, text) in &self.texts {
+            figment = figment.merge((path.as_str(), text));
         }
         let mut tree: Dict = figment.extract().map_err(|error| ConfigError::below("", error))?;
         for (key, value) in &mut tree {

@@ -2,10 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use metrics::Gauge;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::domain::{Circuit, CircuitPolicy, Failure, Gate, Outcome};
+use crate::{
+    domain::{Circuit, Failure, Gate, Outcome},
+    engine::settings::Settings,
+    observe,
+};
 
 /// A destination that handlers share, with its circuit.
 #[derive(Debug)]
@@ -13,11 +18,13 @@ pub(crate) struct Destination {
     name: Arc<str>,
     begun: Instant,
     circuit: Mutex<Circuit>,
+    open: Gauge,
 }
 
 impl Destination {
-    pub(super) fn new(name: Arc<str>, policy: CircuitPolicy) -> Self {
-        Self { name, begun: Instant::now(), circuit: Mutex::new(Circuit::new(policy)) }
+    pub(super) fn new(name: Arc<str>, settings: &Settings) -> Self {
+        let open = observe::circuit_open(&settings.metrics_prefix, &name);
+        Self { name, begun: Instant::now(), circuit: Mutex::new(Circuit::new(settings.circuit)), open }
     }
 
     /// Asks to pass: a ticket to give back with the result, or how long to wait.
@@ -41,10 +48,11 @@ impl Ticket<'_> {
     /// Tells how it went. How long to put the event off, if the destination is down.
     pub(crate) fn end(mut self, result: &Result<Outcome, Failure>) -> Option<Duration> {
         self.probes = false;
-        let Destination { name, begun, circuit } = self.of;
+        let Destination { name, begun, circuit, open } = self.of;
         let mut circuit = circuit.lock();
         let Some(failure) = result.as_ref().err().filter(|failure| failure.is_unavailable()) else {
             if circuit.answered() {
+                open.set(0.0);
                 tracing::info!(destination = %name, "the destination answers again: its circuit is closed");
             }
             return None;
@@ -52,6 +60,7 @@ impl Ticket<'_> {
         let was_open = circuit.is_open();
         let span = circuit.unavailable(begun.elapsed());
         if let (Some(span), false) = (span, was_open) {
+            open.set(1.0);
             tracing::warn!(destination = %name, ?span, error = %failure, "the destination is down: its circuit is open, and its events wait without using up attempts");
         }
         span

@@ -12,8 +12,8 @@ use super::{
     BatchHandler, Fallback, Handler, Handlers, Registration, TxHandler, destination::Destination, registration::Scope,
 };
 use crate::{
-    domain::{AggregateType, CircuitPolicy, Codecs, Event, EventType, RetryPolicy, Route},
-    engine::error::OutboxError,
+    domain::{AggregateType, Codecs, Event, EventType, RetryPolicy, Route},
+    engine::{error::OutboxError, settings::Settings},
 };
 
 /// What a node with handlers of every event publishes as a route.
@@ -60,7 +60,7 @@ impl RoutesBuilder {
         self.0.fallbacks.extend(handlers.fallbacks);
     }
 
-    pub(crate) fn build(self, codecs: &Codecs, circuit: CircuitPolicy) -> Result<Routes, OutboxError> {
+    pub(crate) fn build(self, codecs: &Codecs, settings: &Settings) -> Result<Routes, OutboxError> {
         let Handlers { registrations, fallbacks: of_types } = self.0;
         if registrations.is_empty() {
             return Err(OutboxError::NoHandler);
@@ -79,7 +79,7 @@ impl RoutesBuilder {
         let mut destinations: HashMap<Arc<str>, Arc<Destination>> = HashMap::new();
         let mut ids = BTreeSet::new();
         let mut raw = BTreeSet::new();
-        let mut routes = Routes::default();
+        let mut routes = Routes { group: settings.group.clone(), ..Routes::default() };
         for registration in registrations {
             let Registration { scope, id, retry, timeout, fallback, destination, make } = registration;
             if !ids.insert(id.clone()) {
@@ -99,7 +99,7 @@ impl RoutesBuilder {
             };
             let fallback = fallback.map(|make| make(codecs)).or(of_type);
             let destination = destination.map(|name| {
-                let of_name = || Arc::new(Destination::new(name.clone(), circuit));
+                let of_name = || Arc::new(Destination::new(name.clone(), settings));
                 destinations.entry(name.clone()).or_insert_with(of_name).clone()
             });
             let runs = make(codecs);
@@ -128,9 +128,19 @@ pub(crate) struct Routes {
     // By event type first, then by aggregate type: lookups borrow both names.
     of_route: BTreeMap<EventType, BTreeMap<AggregateType, Vec<Arc<Registered>>>>,
     every: Vec<Arc<Registered>>,
+    /// Which group of consumers has them, if they have a name.
+    pub(crate) group: Option<String>,
 }
 
+/// What a node publishes its group with, beside its routes.
+const GROUP: &str = "@group=";
+
 impl Routes {
+    /// The group of a node, from what it has published.
+    pub(crate) fn group_of(published: &[String]) -> Option<&str> {
+        published.iter().find_map(|note| note.strip_prefix(GROUP))
+    }
+
     fn add(&mut self, route: Route, handler: Arc<Registered>) {
         self.of_route.entry(route.event).or_default().entry(route.aggregate).or_default().push(handler);
     }
@@ -183,7 +193,9 @@ impl Routes {
         let of_route = self.of_route.iter().flat_map(|(event, routes)| {
             routes.keys().map(|aggregate| Route { aggregate: aggregate.clone(), event: event.clone() }.to_string())
         });
-        of_route.chain((!self.every.is_empty()).then(|| EVERY.to_owned())).collect()
+        let every = (!self.every.is_empty()).then(|| EVERY.to_owned());
+        let group = self.group.as_ref().map(|group| format!("{GROUP}{group}"));
+        of_route.chain(every).chain(group).collect()
     }
 
     /// Whether published routes have one for the event.
@@ -212,7 +224,7 @@ mod tests {
     fn build(registrations: impl IntoIterator<Item = Registration>) -> Result<Routes, OutboxError> {
         let mut routes = RoutesBuilder::default();
         registrations.into_iter().for_each(|registration| routes.add(registration));
-        routes.build(&Codecs::default(), CircuitPolicy::default())
+        routes.build(&Codecs::default(), &Settings::default())
     }
 
     fn ids(handlers: &[Arc<Registered>]) -> Vec<&str> {

@@ -1,0 +1,141 @@
+//! `pillarbox relay`: sends the events of an outbox to brokers, until it is told to stop.
+
+mod serve;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::Args as ClapArgs;
+use pillarbox::{AnyOptions, AnyStore, Kind, port::UpkeepStore as _};
+use pillarbox_relay::{
+    Relay, check_sinks,
+    config::{Config, LogFormat, OutboxConfig, Source},
+};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::error::Error;
+
+/// Send the events of an outbox to brokers.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Args {
+    /// The configuration; `pillarbox config --reference` prints one with everything in it.
+    #[arg(short, long, value_name = "FILE", env = "PILLARBOX_CONFIG")]
+    config: Option<PathBuf>,
+    /// The database, before what the configuration says: sqlite:FILE, postgres://..., mysql://... or mariadb://...
+    #[arg(long, value_name = "URL", env = "PILLARBOX_DB", hide_env_values = true)]
+    db: Option<String>,
+    /// Sets a value, before what the configuration and the environment say; may be given several times.
+    #[arg(long, value_name = "PATH=VALUE", value_parser = pair)]
+    set: Vec<(String, String)>,
+    /// Reads the configuration, tries the database and every sink, and ends.
+    #[arg(long)]
+    check: bool,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (path, value) = text.split_once('=').ok_or("a path, a `=` and a value, such as outbox.workers=100")?;
+    Ok((path.trim().to_owned(), value.trim().to_owned()))
+}
+
+pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
+    let config = read(&args)?;
+    start_logs(&config)?;
+    if args.check {
+        return check(&config).await;
+    }
+    let metrics = serve::metrics(config.outbox.metrics_prefix())?;
+    let store = open(&config.outbox).await?;
+    let relay = Relay::start(&config, store).await;
+    let relay = relay.map_err(|error| Error::new("the relay could not start").caused_by(error))?;
+    for (name, sink) in &config.sinks {
+        tracing::info!(sink = name, kind = sink.kind(), "sending to");
+    }
+    let http = match config.http.enabled {
+        true => Some(serve::start(&config.http, metrics, relay.outbox().clone()).await?),
+        false => None,
+    };
+    until_told().await?;
+    tracing::info!("stopping: what is under way is finished first");
+    relay.shutdown().await;
+    drop(http);
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(args: &Args) -> Result<Config, Error> {
+    let mut source = Source::new().environment();
+    if let Some(path) = &args.config {
+        source = source.file(path);
+    }
+    if let Some(url) = &args.db {
+        // As text, whatever it looks like.
+        source = source.set_text("outbox.url", url);
+    }
+    for (path, value) in &args.set {
+        source = source.set(path, value);
+    }
+    let advice = "pillarbox config --reference prints every setting with its default";
+    Config::read(&source).map_err(|error| Error::new("the configuration is refused").caused_by(error).advice(advice))
+}
+
+fn start_logs(config: &Config) -> Result<(), Error> {
+    let filter = std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty());
+    let filter = filter.as_deref().unwrap_or(&config.log.filter);
+    let filter = EnvFilter::try_new(filter)
+        .map_err(|error| Error::new(format!("log.filter: {filter:?} can't be read")).caused_by(error))?;
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match config.log.format {
+        LogFormat::Text => logs.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
+        LogFormat::Json => logs.json().init(),
+    }
+    Ok(())
+}
+
+async fn open(outbox: &OutboxConfig) -> Result<AnyStore, Error> {
+    let mut options = AnyOptions::new();
+    if let Some(prefix) = outbox.prefix() {
+        options = options.prefix(prefix);
+    }
+    if let Some(schema) = outbox.schema() {
+        options = options.schema(schema);
+    }
+    let refused = |error| Error::new("outbox.url: the database could not be opened").caused_by(error);
+    Kind::of(outbox.url()).map_err(refused)?;
+    options.open(outbox.url()).await.map_err(refused)
+}
+
+/// Tries everything, and tells of each.
+async fn check(config: &Config) -> Result<ExitCode, Error> {
+    println!("configuration  ok");
+    let mut good = true;
+    let mut tell = |what: &str, said: Result<(), String>| match said {
+        Ok(()) => println!("{what}  ok"),
+        Err(error) => {
+            good = false;
+            println!("{what}  FAILED: {error}");
+        }
+    };
+    let database = async {
+        let store = open(&config.outbox).await.map_err(|error| error.to_string())?;
+        store.check().await.map_err(|error| format!("{error} (pillarbox migrate --db URL makes the tables)"))
+    };
+    let (database, sinks) = tokio::join!(database, check_sinks(config));
+    tell("outbox", database);
+    for (name, said) in sinks {
+        let kind = config.sinks.get(&name).map_or("", |sink| sink.kind());
+        tell(&format!("sink {name} ({kind})"), said.map_err(|error| error.to_string()));
+    }
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Waits for SIGTERM or Ctrl-C.
+async fn until_told() -> Result<(), Error> {
+    let failed = |error| Error::new("signals can't be heard").caused_by(error);
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
