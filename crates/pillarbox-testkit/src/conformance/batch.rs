@@ -29,14 +29,16 @@ fn ordered(key: &str, name: &str) -> pillarbox_core::domain::EventBuilder {
 
 /// The batches that a handler was given, each by the keys and names of its events.
 #[derive(Clone, Default)]
-struct Batches(Arc<Mutex<Vec<Vec<(String, String)>>>>);
+struct Batches(Arc<Mutex<Vec<Vec<Named>>>>);
+
+type Named = (String, String);
 
 impl Batches {
     fn note(&self, batch: &[Batched<Ordered>]) {
         self.0.lock().push(batch.iter().map(|one| (one.event.key.clone(), one.event.name.clone())).collect());
     }
 
-    fn all(&self) -> Vec<(String, String)> {
+    fn all(&self) -> Vec<Named> {
         self.0.lock().iter().flatten().cloned().collect()
     }
 }

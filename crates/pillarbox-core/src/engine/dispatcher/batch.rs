@@ -4,11 +4,13 @@
 //! Of a key only the first event waits, so a batch never has two of one. Each event is answered for, and settled, by
 //! itself: when the process dies before, all of the batch are delivered again.
 
+use std::time::Duration;
+
 use futures_util::future::{join_all, select_all};
 
-use super::{Cut, Judged, Report, Worker, guard};
+use super::{Cut, Judged, Report, Told, Worker, guard};
 use crate::{
-    domain::{Delivery, Failure, Outcome, Verdict},
+    domain::{Delivery, Failure, HandlerError, Outcome, Verdict},
     engine::{
         flight::{Job, Signals},
         handler::{BatchHandler, Registered, Runs},
@@ -73,13 +75,8 @@ impl Worker {
                     (self.decide(registered, delivery, &result), result)
                 }
                 None => match answers.next() {
-                    Some(Called { result, down: Down::Shut(after) }) => (Verdict::Defer { after }, result),
-                    Some(Called { result, down: Down::Open }) => {
-                        self.judge(registered, delivery.clone(), result, None).await
-                    }
-                    Some(Called { result, down: Down::Reached(down) }) => {
-                        self.judge(registered, delivery.clone(), result, Some(down)).await
-                    }
+                    Some(Called { result, shut: Some(after), .. }) => (Verdict::Defer { after }, result),
+                    Some(Called { result, told, .. }) => self.judge(registered, delivery.clone(), result, told).await,
                     // As many as deliveries that passed.
                     None => break,
                 },
@@ -99,7 +96,7 @@ impl Worker {
     ) -> Vec<Called> {
         let ticket = match registered.destination.as_ref().map(|destination| destination.enter()) {
             Some(Err(after)) => {
-                let shut = || Called { result: Ok(Outcome::RetryAfter(after)), down: Down::Shut(after) };
+                let shut = || Called { shut: Some(after), ..Called::of(Ok(Outcome::RetryAfter(after))) };
                 return deliveries.iter().map(|_| shut()).collect();
             }
             Some(Ok(ticket)) => Some(ticket),
@@ -110,7 +107,7 @@ impl Worker {
         let (read, call) = match read {
             Ok(read) => read,
             Err(failure) => {
-                return deliveries.iter().map(|_| Called { result: Err(failure.clone()), down: Down::Open }).collect();
+                return deliveries.iter().map(|_| Called::of(Err(failure.clone()))).collect();
             }
         };
         let events = read.iter().filter(|read| read.is_ok()).count();
@@ -128,14 +125,17 @@ impl Worker {
             (Some(_), None) | (None, _) => None,
         };
         let mut answers = answers.into_iter();
-        let called = |read: Result<(), crate::HandlerError>| match read {
-            Err(error) => Called { result: Err(Failure::from(error)), down: Down::Open },
-            Ok(()) => {
-                let result = answers.next().unwrap_or(Ok(Outcome::Done));
-                // Who got an answer is judged by it, whatever the others were told.
-                let reached = down.filter(|_| result.as_ref().is_err_and(Failure::is_unavailable));
-                Called { result, down: reached.map_or(Down::Open, Down::Reached) }
+        let called = |read: Result<(), HandlerError>| {
+            if let Err(error) = read {
+                return Called::of(Err(error.into()));
             }
+            let result = answers.next().unwrap_or(Ok(Outcome::Done));
+            // Who got an answer is judged by it, whatever the others were told.
+            let told = match down {
+                Some(down) if result.as_ref().is_err_and(Failure::is_unavailable) => Told::By(down),
+                _ => Told::Nothing,
+            };
+            Called { told, ..Called::of(result) }
         };
         read.into_iter().map(called).collect()
     }
@@ -144,15 +144,13 @@ impl Worker {
 /// What came of a delivery in a batch.
 struct Called {
     result: Result<Outcome, Failure>,
-    down: Down,
+    told: Told,
+    /// Its destination was down before the call: how long to wait.
+    shut: Option<Duration>,
 }
 
-/// What its destination has to do with it.
-enum Down {
-    /// Nothing.
-    Open,
-    /// It was down before the call: how long to wait.
-    Shut(std::time::Duration),
-    /// It was not reached; how long to wait, if its circuit is open now.
-    Reached(Option<std::time::Duration>),
+impl Called {
+    fn of(result: Result<Outcome, Failure>) -> Self {
+        Self { result, told: Told::Nothing, shut: None }
+    }
 }

@@ -27,7 +27,7 @@ use std::{collections::VecDeque, sync::atomic::Ordering};
 
 use tokio::time::{Duration, Instant, sleep};
 
-use super::{Cut, Judged, Report, Worker, guard};
+use super::{Cut, Judged, Report, Told, Worker, guard};
 use crate::{
     domain::{Delivery, Failure, HandlerError, Outcome, Seq},
     engine::{
@@ -338,7 +338,7 @@ impl Worker {
         let (verdict, result) = if run.refused {
             (self.decide(run.of, &run.delivery, &run.result), run.result)
         } else {
-            self.judge(run.of, run.delivery.clone(), run.result, None).await
+            self.judge(run.of, run.delivery.clone(), run.result, Told::Nothing).await
         };
         self.report(run.of, &run.delivery, run.entered, run.elapsed, result).await;
         self.conclude(&run.delivery, Judged::alone(verdict));

@@ -60,6 +60,15 @@ impl Judged {
     }
 }
 
+/// What the circuit of a handler's destination has to say to its answer.
+#[derive(Clone, Copy, Debug)]
+enum Told {
+    /// There is none, or it has nothing to say.
+    Nothing,
+    /// How long to wait, if it is open now.
+    By(Option<Duration>),
+}
+
 /// Which queue a worker serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serves {
@@ -347,7 +356,7 @@ impl Worker {
         let Runs::Each(handler) = &registered.runs else {
             // It is alone on its route, which the builder has checked, and then it is called in another way.
             let error = HandlerError::msg("the handler takes several events and is not alone").permanent();
-            return self.judge(registered, delivery.to(&registered.id), Err(error.into()), None).await;
+            return self.judge(registered, delivery.to(&registered.id), Err(error.into()), Told::Nothing).await;
         };
         if !handler.takes(delivery.event()) {
             return (Verdict::Done, Ok(Outcome::Done));
@@ -359,20 +368,19 @@ impl Worker {
             None => None,
         };
         let result = guard(self.limit(registered), || handler.handle(delivery.clone())).await;
-        let down = ticket.map(|ticket| ticket.end(&result));
-        self.judge(registered, delivery, result, down).await
+        let told = ticket.map_or(Told::Nothing, |ticket| Told::By(ticket.end(&result)));
+        self.judge(registered, delivery, result, told).await
     }
 
-    /// From what a handler answered to a verdict: by its destination's circuit (`down` is what its ticket said), its
-    /// policy, and its fallback, when that was its last attempt.
+    /// From what a handler answered to a verdict: by what its destination's circuit told, its policy, and its fallback, when that was its last attempt.
     async fn judge(
         &self,
         registered: &Registered,
         delivery: Delivery,
         result: Result<Outcome, Failure>,
-        down: Option<Option<Duration>>,
+        told: Told,
     ) -> (Verdict, Result<Outcome, Failure>) {
-        if let Some(down) = down {
+        if let Told::By(down) = told {
             let says_so = matches!(&result, Err(Failure::Error(error)) if error.is_unavailable());
             // Not open yet: a short while, as after a first failure.
             let soon = || says_so.then(|| self.policy(registered).delay(1, fastrand::f64()));

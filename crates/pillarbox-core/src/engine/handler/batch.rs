@@ -68,7 +68,7 @@ impl IntoAnswers for Answers {
     }
 }
 
-impl<A: IntoAnswer> IntoAnswers for Vec<A> {
+impl<T: IntoAnswer> IntoAnswers for Vec<T> {
     fn into_answers(self) -> Answers {
         Answers::Each(self.into_iter().map(IntoAnswer::into_answer).collect())
     }
