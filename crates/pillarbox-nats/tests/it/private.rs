@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     fs,
-    net::{TcpListener, TcpStream},
     process::{Child, Command},
     sync::Arc,
     time::{Duration, Instant},
@@ -105,19 +104,28 @@ impl Server {
 
     fn in_folder(folder: TempDir, settings: &str) -> Self {
         packages::ensure(&["nats-server"]).expect("the server's package");
-        let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("a port").port();
         let path = folder.path().display();
-        let settings =
-            format!("listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: \"{path}/data\" }}\n{settings}\n");
+        // It takes a free port, and writes it down.
+        let settings = format!(
+            "listen: \"127.0.0.1:-1\"\nports_file_dir: \"{path}\"\njetstream {{ store_dir: \"{path}/data\" }}\n{settings}\n"
+        );
         fs::write(folder.path().join("settings"), settings).expect("to write");
         let log = fs::File::create(folder.path().join("log")).expect("a log");
         let mut command = Command::new("nats-server");
         command.args(["--config", "settings"]).current_dir(folder.path()).stderr(log);
-        let server = Self { process: command.spawn().expect("a server"), port, folder };
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        let mut process = command.spawn().expect("a server");
+        let ports = folder.path().join(format!("nats-server_{}.ports", process.id()));
+        let port = loop {
+            let written = fs::read_to_string(&ports).unwrap_or_default();
+            if let Some(port) = written.split("127.0.0.1:").nth(1).and_then(|rest| rest.split('"').next()?.parse().ok())
+            {
+                break port;
+            }
+            let ended = process.try_wait().expect("a process");
+            assert!(ended.is_none(), "{}", fs::read_to_string(folder.path().join("log")).expect("a log"));
             std::thread::sleep(Duration::from_millis(10));
-        }
-        server
+        };
+        Self { process, port, folder }
     }
 
     fn url(&self, login: &str) -> String {

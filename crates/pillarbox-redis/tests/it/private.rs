@@ -1,6 +1,6 @@
 //! With servers of their own.
 
-use std::{sync::Arc, time::Duration};
+use std::{process::Command, sync::Arc, time::Duration};
 
 use pillarbox_core::{
     Event,
@@ -9,6 +9,7 @@ use pillarbox_core::{
 use pillarbox_redis::{Options, Persistence, RedisSink};
 use pillarbox_testkit::{servers::Redis, sinks::run};
 use redis::Value;
+use tempfile::TempDir;
 
 use crate::place::{connect, read, send_one};
 
@@ -203,5 +204,45 @@ fn replicas_are_waited_for_if_told_so() {
         second.kill();
         let error = send_one(&sink, message("orders")).await.expect_err("no replica");
         assert_eq!(error.kind(), SinkErrorKind::Unavailable, "{error}");
+    });
+}
+
+#[test]
+fn tls_is_by_scheme_and_trusts_whom_it_is_told_to() {
+    run(async {
+        let folder = TempDir::new().expect("a folder");
+        let mut openssl = Command::new("openssl");
+        openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]);
+        openssl.args(["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]);
+        openssl.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
+        let made = openssl.current_dir(folder.path()).output().expect("openssl");
+        assert!(made.status.success(), "{made:?}");
+        let server = Redis::start().expect("a server");
+        let file = |name: &str| folder.path().join(name).display().to_string();
+        let (certificate, key) = (file("cert.pem"), file("key.pem"));
+        let mut connection = connect(&server.url()).await;
+        let port = loop {
+            let port = fastrand::u16(10_000..32_000);
+            let mut command = redis::cmd("CONFIG");
+            command.arg("SET").arg("tls-cert-file").arg(&certificate).arg("tls-key-file").arg(&key);
+            command
+                .arg("tls-ca-cert-file")
+                .arg(&certificate)
+                .arg("tls-auth-clients")
+                .arg("no")
+                .arg("tls-port")
+                .arg(port);
+            match command.query_async::<()>(&mut connection).await {
+                Ok(()) => break port,
+                Err(error) => assert!(error.to_string().contains("port"), "{error}"),
+            }
+        };
+        let url = format!("rediss://127.0.0.1:{port}");
+        let sink = Options::new(&url).root_certificate(&certificate).open().expect("a sink");
+        assert_eq!(send_one(&sink, message("orders")).await, Ok(()));
+        assert_eq!(read(&server.url(), "orders").await.len(), 1);
+        let error = Options::new(&url).open().expect("a sink").check().await.expect_err("a stranger");
+        assert_eq!(error.kind(), SinkErrorKind::Unavailable);
+        assert!(error.to_string().contains("certificate"), "{error}");
     });
 }
