@@ -1,0 +1,214 @@
+//! A message as JetStream takes it: a subject, headers and a payload.
+
+use std::fmt::Write;
+
+use async_nats::{HeaderMap, HeaderName, HeaderValue, header::NATS_MESSAGE_ID, jetstream::message::PublishMessage};
+use pillarbox_core::port::{Message, SinkError};
+
+/// The extension of CloudEvents that says what has to stay in order.
+pub(crate) const KEY: &str = "partitionkey";
+
+/// The message with its headers; an error if NATS can't take it.
+pub(crate) fn publish(message: &Message, largest: usize) -> Result<PublishMessage, SinkError> {
+    subject(&message.topic)?;
+    if message.payload.len() > largest {
+        let size = message.payload.len();
+        return Err(SinkError::rejected(format_args!("the payload has {size} bytes, and {largest} are the most")));
+    }
+    Ok(PublishMessage::build().payload(message.payload.clone()).headers(headers(message)?))
+}
+
+/// The id under which a stream knows one of several messages of an event.
+pub(crate) fn id_for_subject(message: &Message) -> String {
+    // Subjects have no spaces, but may have other things that headers have not.
+    encode(&format!("{}:{}", message.id, message.topic), is_plain)
+}
+
+fn headers(message: &Message) -> Result<HeaderMap, SinkError> {
+    let mut headers = HeaderMap::new();
+    headers.insert(NATS_MESSAGE_ID, message.id.to_string());
+    add(&mut headers, "content-type", &encode(&message.content_type, is_plain))?;
+    for (name, value) in &message.attributes {
+        add(&mut headers, &format!("ce-{name}"), &encode(value, is_attribute))?;
+    }
+    let has_key = message.attributes.iter().any(|(name, _)| *name == KEY);
+    if let Some(key) = message.key.as_ref().filter(|_| !has_key) {
+        add(&mut headers, &format!("ce-{KEY}"), &encode(key.as_str(), is_attribute))?;
+    }
+    for (name, value) in &message.headers {
+        let is_order = name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-"));
+        let is_taken = headers.iter().any(|(taken, _)| AsRef::<str>::as_ref(taken).eq_ignore_ascii_case(name));
+        if is_order || is_taken {
+            return Err(SinkError::rejected(format_args!(
+                "the header {name:?} would take the place of one of the broker's"
+            )));
+        }
+        add(&mut headers, name, &encode(value, is_plain))?;
+    }
+    Ok(headers)
+}
+
+fn add(headers: &mut HeaderMap, name: &str, value: &str) -> Result<(), SinkError> {
+    let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
+    let parsed = (HeaderName::try_from(name), value.parse::<HeaderValue>());
+    let (true, (Ok(name), Ok(value))) = (is_name, parsed) else {
+        return Err(SinkError::rejected(format_args!(
+            "the header {name:?} can't be sent: names have visible ASCII letters, and no colon"
+        )));
+    };
+    headers.insert(name, value);
+    Ok(())
+}
+
+/// Refuses what is no subject, and the server's own: a message to those would be an order.
+fn subject(subject: &str) -> Result<(), SinkError> {
+    let is_token = |token: &str| {
+        !token.is_empty()
+            && token != "*"
+            && token != ">"
+            && !token.contains(|c: char| c.is_whitespace() || c.is_control())
+    };
+    if !subject.split('.').all(is_token) {
+        return Err(SinkError::rejected(format_args!(
+            "{subject:?} is no subject to publish to: it has an empty part, a space or a wildcard"
+        )));
+    }
+    if matches!(subject.split('.').next(), Some("$JS" | "$SYS" | "_INBOX")) {
+        return Err(SinkError::rejected(format_args!("{subject:?} is a subject of the server's own")));
+    }
+    Ok(())
+}
+
+/// Percent-encodes the bytes that may not stand for themselves.
+fn encode(text: &str, may_stand: fn(byte: u8, is_end: bool) -> bool) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for (place, byte) in text.bytes().enumerate() {
+        if may_stand(byte, place == 0 || place + 1 == text.len()) {
+            encoded.push(char::from(byte));
+        } else {
+            // A string takes everything.
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+/// As the CloudEvents bindings say.
+fn is_attribute(byte: u8, _: bool) -> bool {
+    byte.is_ascii_graphic() && byte != b'"' && byte != b'%'
+}
+
+/// What people would still like to read in their headers may stay.
+fn is_plain(byte: u8, is_end: bool) -> bool {
+    (byte.is_ascii_graphic() && byte != b'%') || (byte == b' ' && !is_end)
+}
+
+/// Undoes percent-encoding; what is none stays as it is.
+pub(crate) fn decode(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut place = 0;
+    while let Some(&byte) = bytes.get(place) {
+        let digits =
+            text.get(place + 1..place + 3).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        let value = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()).filter(|_| byte == b'%');
+        decoded.push(value.unwrap_or(byte));
+        place += if value.is_some() { 3 } else { 1 };
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use pillarbox_core::{Event, domain::Key, port::SinkErrorKind};
+
+    use super::*;
+
+    fn message() -> Message {
+        Message {
+            topic: "orders.placed".into(),
+            key: Some(Key::from("order 7")),
+            id: Event::builder("OrderPlaced").json(&()).build().expect("an event").id(),
+            content_type: "application/json; charset=utf-8".into(),
+            attributes: vec![("source", "/grüße 100%".into())],
+            headers: vec![("x-note".into(), " a \"b\"\r\nNats-Rollup: all ".into())],
+            payload: vec![0, 255].into(),
+        }
+    }
+
+    fn all(message: &Message) -> Vec<(String, String)> {
+        let headers = headers(message).expect("headers");
+        let mut all: Vec<_> = headers
+            .iter()
+            .flat_map(|(name, values)| values.iter().map(|value| (name.to_string(), value.to_string())))
+            .collect();
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn attributes_and_headers_are_encoded() {
+        let message = message();
+        let expected = [
+            ("Nats-Msg-Id", message.id.to_string()),
+            ("ce-partitionkey", "order%207".into()),
+            ("ce-source", "/gr%C3%BC%C3%9Fe%20100%25".into()),
+            ("content-type", "application/json; charset=utf-8".into()),
+            ("x-note", "%20a \"b\"%0D%0ANats-Rollup: all%20".into()),
+        ];
+        assert_eq!(all(&message), expected.map(|(name, value)| (name.to_owned(), value)));
+    }
+
+    #[test]
+    fn a_key_that_is_an_attribute_already_is_not_doubled() {
+        let mut message = message();
+        message.attributes.push((KEY, "its own".into()));
+        assert!(all(&message).contains(&("ce-partitionkey".into(), "its%20own".into())));
+    }
+
+    #[test]
+    fn decoding_gives_back_what_was_sent() {
+        for text in ["", " ", "grün & 100 %", "%41%", "%C3", "a\r\n\tb", "%%%20", "😀"] {
+            assert_eq!(decode(&encode(text, is_attribute)), text);
+            assert_eq!(decode(&encode(text, is_plain)), text);
+        }
+        assert_eq!(decode("a%4"), "a%4");
+        assert_eq!(decode("%+1é%zz"), "%+1é%zz");
+    }
+
+    #[test]
+    fn headers_that_are_orders_or_taken_or_none_are_rejected() {
+        for name in
+            ["Nats-Rollup", "nats-ttl", "Content-Type", "ce-source", "CE-PartitionKey", "", "a:b", "a b", "grün"]
+        {
+            let mut message = message();
+            message.headers = vec![(name.into(), "all".into())];
+            let error = publish(&message, 100).expect_err(name);
+            assert_eq!(error.kind(), SinkErrorKind::Rejected);
+            assert!(error.to_string().contains(&format!("{name:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_subject_is_rejected() {
+        for topic in
+            ["", ".", "a..b", "a.", "a.*", ">", "a b", "a\nb", "$JS.API.STREAM.DELETE.orders", "$SYS.x", "_INBOX.x"]
+        {
+            let mut message = message();
+            message.topic = topic.into();
+            let error = publish(&message, 100).expect_err(topic);
+            assert_eq!(error.kind(), SinkErrorKind::Rejected, "{topic}");
+        }
+        for topic in ["a", "a.b*", "$KV.bucket.key", "grün"] {
+            assert!(subject(topic).is_ok(), "{topic}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_large_is_rejected() {
+        assert!(publish(&message(), 2).is_ok());
+        let error = publish(&message(), 1).expect_err("too large");
+        assert_eq!(error.kind(), SinkErrorKind::Rejected);
+        assert_eq!(error.to_string(), "the payload has 2 bytes, and 1 are the most");
+    }
+}

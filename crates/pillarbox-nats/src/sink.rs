@@ -1,0 +1,173 @@
+//! The sink itself.
+
+use std::{future::Future, time::Duration};
+
+use async_nats::jetstream::{
+    context::{PublishError, PublishErrorKind},
+    message::PublishMessage,
+    publish::PublishAck,
+    response::Response,
+};
+use futures_util::future::join_all;
+use pillarbox_core::port::{Abilities, BoxFuture, Confirms, Message, Sent, Sink, SinkError, SinkErrorKind};
+use serde::de::IgnoredAny;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::{
+    connection::{Connection, Open},
+    error, message,
+};
+
+/// How often a subject that no stream takes is tried, and when again: while a stream's servers choose a leader there is none.
+const TRIES: u32 = 3;
+const BETWEEN_TRIES: Duration = Duration::from_millis(250);
+
+/// Publishes messages to NATS JetStream. Made by [`Options::open`](crate::Options::open).
+#[derive(Debug)]
+pub struct NatsSink {
+    connection: Connection,
+}
+
+impl NatsSink {
+    pub(crate) fn new(connection: Connection) -> Self {
+        Self { connection }
+    }
+
+    async fn send_batch(&self, batch: &[Message]) -> Vec<Sent> {
+        let options = self.connection.options();
+        let deadline = Instant::now() + options.answer_within;
+        let prepared: Vec<_> = batch.iter().map(|message| message::publish(message, options.largest)).collect();
+        if prepared.iter().all(Result::is_err) {
+            return prepared.into_iter().map(|prepared| prepared.map(drop)).collect();
+        }
+        let open = match self.open(deadline).await {
+            Ok(open) => open,
+            // What was refused here stays refused.
+            Err(error) => return prepared.into_iter().map(|prepared| prepared.and(Err(error.clone()))).collect(),
+        };
+        let sending = batch.iter().zip(prepared).map(|(message, prepared)| {
+            let open = &open;
+            async move { self.send_one(open, message, prepared?, deadline).await }
+        });
+        // Each is on its way before the first answer is waited for.
+        let answers = join_all(sending).await;
+        let is_unavailable = |answer: &Sent| matches!(answer, Err(error) if error.kind() == SinkErrorKind::Unavailable);
+        if answers.iter().any(is_unavailable) {
+            self.connection.discard(&open);
+        }
+        answers
+    }
+
+    async fn send_one(&self, open: &Open, message: &Message, publish: PublishMessage, deadline: Instant) -> Sent {
+        let publishing = async {
+            let ack = self.publish(open, message, publish.clone()).await?;
+            if ack.duplicate && !self.has_subject(open, &ack, message).await {
+                self.publish(open, message, publish.message_id(message::id_for_subject(message))).await?;
+            }
+            Ok(())
+        };
+        self.unless_told(open, &message.topic, deadline, publishing).await
+    }
+
+    async fn publish(&self, open: &Open, message: &Message, publish: PublishMessage) -> Result<PublishAck, SinkError> {
+        let mut tries = 1;
+        loop {
+            let asked = open.jetstream.send_publish(message.topic.to_string(), publish.clone());
+            let told: Result<_, PublishError> = async { asked.await?.await }.await;
+            match told {
+                Ok(ack) => return Ok(ack),
+                Err(error) if error.kind() == PublishErrorKind::StreamNotFound && tries < TRIES => {
+                    tries += 1;
+                    sleep(BETWEEN_TRIES).await;
+                }
+                Err(error) => {
+                    return Err(error::answer(self.connection.names(), &message.topic, &error, open.is_lost()));
+                }
+            }
+        }
+    }
+
+    /// Whether the message that is there has this one's subject. No if nobody knows any more: twice is better than never.
+    async fn has_subject(&self, open: &Open, ack: &PublishAck, message: &Message) -> bool {
+        let Ok(stream) = open.jetstream.get_stream_no_info(&ack.stream).await else { return false };
+        let found = stream.get_raw_message(ack.sequence).await;
+        found.is_ok_and(|found| found.subject.as_str() == &*message.topic)
+    }
+
+    /// Does something until the time is over, or the server says that it will not answer.
+    async fn unless_told(
+        &self,
+        open: &Open,
+        subject: &str,
+        deadline: Instant,
+        doing: impl Future<Output = Sent>,
+    ) -> Sent {
+        let mut news = open.news.clone();
+        let before = news.borrow().forbidden.get(subject).copied();
+        let told = news.wait_for(|news| news.lost.is_some() || news.forbidden.get(subject).copied() != before);
+        let names = self.connection.names();
+        tokio::select! {
+            biased;
+            done = timeout_at(deadline, doing) => done.unwrap_or_else(|_| Err(error::silent(names))),
+            told = told => match told.as_deref() {
+                Ok(news) => match &news.lost {
+                    Some(why) => Err(error::unreachable(names, why)),
+                    None => Err(SinkError::failed(format_args!("permissions violation for publish to {subject}"))),
+                },
+                Err(_) => Err(error::unreachable(names, "the connection is lost")),
+            },
+        }
+    }
+
+    async fn open(&self, deadline: Instant) -> Result<Open, SinkError> {
+        let opened = timeout_at(deadline, self.connection.open()).await;
+        opened.unwrap_or_else(|_| Err(error::silent(self.connection.names())))
+    }
+
+    async fn look(&self) -> Sent {
+        let deadline = Instant::now() + self.connection.options().answer_within;
+        let open = self.open(deadline).await?;
+        let names = self.connection.names();
+        let looking = async {
+            if self.connection.options().stream.is_some() {
+                return self.connection.look_at_stream(&open.jetstream).await;
+            }
+            // What it tells differs from version to version; that it tells something is enough.
+            let account: Result<Response<IgnoredAny>, _> = open.jetstream.request("INFO", &()).await;
+            match account {
+                Ok(Response::Ok(_)) => Ok(()),
+                Ok(Response::Err { error }) => Err(error::unreachable(names, format_args!("JetStream: {error}"))),
+                Err(error) => Err(error::unreachable(names, format_args!("JetStream: {error}"))),
+            }
+        };
+        let question = self.connection.question();
+        match self.unless_told(&open, &question, deadline, looking).await {
+            // Who may not ask this may publish all the same, and the server is there.
+            Err(error) if error.kind() == SinkErrorKind::Failed => Ok(()),
+            Err(error) => {
+                self.connection.discard(&open);
+                Err(error)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+impl Sink for NatsSink {
+    fn abilities(&self) -> Abilities {
+        let largest = Some(self.connection.options().largest);
+        Abilities { confirms: Confirms::Stored, largest, keeps_order: true, dedupes: true }
+    }
+
+    fn send<'a>(&'a self, batch: &'a [Message]) -> BoxFuture<'a, Vec<Sent>> {
+        Box::pin(self.send_batch(batch))
+    }
+
+    fn check(&self) -> BoxFuture<'_, Sent> {
+        Box::pin(self.look())
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async { self.connection.close() })
+    }
+}

@@ -1,0 +1,5 @@
+//! The NATS sink passes the exam.
+
+use crate::place::Nats;
+
+pillarbox_testkit::sinks!(Nats);

@@ -1,0 +1,6 @@
+//! The quirks of the NATS sink. What every sink must do is in the exam of the testkit.
+
+mod conformance;
+mod place;
+mod private;
+mod quirks;

@@ -1,0 +1,152 @@
+//! Streams of a test's own on the shared server.
+
+use std::{collections::BTreeMap, sync::Arc, thread};
+
+use async_nats::{
+    HeaderMap,
+    jetstream::{Context, message::StreamMessage, stream::Config},
+};
+use pillarbox_core::port::{Message, Sent, Sink};
+use pillarbox_nats::{NatsSink, Options};
+use pillarbox_testkit::{
+    servers::{Proxy, Shared},
+    sinks::{ANSWER_WITHIN, Place, Received},
+};
+
+pub(crate) struct Nats {
+    proxy: Proxy,
+    // Of the stream, and what its subjects begin with.
+    pub(crate) name: String,
+    topic: Arc<str>,
+    refused: Arc<str>,
+}
+
+impl Nats {
+    /// What sinks of the exam are made with.
+    pub(crate) fn options(&self) -> Options {
+        Options::new(self.proxy.url(&Shared::Nats.url())).answer_within(ANSWER_WITHIN)
+    }
+}
+
+impl Place for Nats {
+    type Sink = NatsSink;
+
+    async fn fresh() -> Self {
+        let url = Shared::Nats.url();
+        let name = format!("pillarbox-{:x}", fastrand::u64(..));
+        let refused = format!("{name}-refused");
+        let jetstream = connect(&url).await;
+        let stream = |name: &str, subject: String, max_message_size| Config {
+            name: name.into(),
+            subjects: vec![subject],
+            max_message_size,
+            ..Config::default()
+        };
+        for stream in [stream(&name, format!("{name}.>"), 0), stream(&refused, refused.clone(), 8)] {
+            jetstream.create_stream(stream).await.expect("a stream");
+        }
+        let proxy = Proxy::to_url(&url).expect("a proxy");
+        Self { proxy, topic: format!("{name}.placed").into(), name, refused: refused.into() }
+    }
+
+    fn sink(&self) -> NatsSink {
+        self.options().open().expect("a sink")
+    }
+
+    fn proxy(&self) -> &Proxy {
+        &self.proxy
+    }
+
+    fn topic(&self) -> Arc<str> {
+        Arc::clone(&self.topic)
+    }
+
+    fn refused(&self) -> Arc<str> {
+        Arc::clone(&self.refused)
+    }
+
+    async fn received(&self) -> Vec<Received> {
+        let all = read(&Shared::Nats.url(), &self.name).await;
+        all.iter().filter(|message| message.subject.as_str() == &*self.topic).map(received).collect()
+    }
+}
+
+impl Drop for Nats {
+    fn drop(&mut self) {
+        let streams = [self.name.clone(), self.refused.to_string()];
+        let cleaning = async move {
+            let jetstream = connect(&Shared::Nats.url()).await;
+            for stream in streams {
+                jetstream.delete_stream(stream).await.expect("to delete");
+            }
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        // A runtime can't wait for another on its own thread.
+        thread::spawn(move || runtime.block_on(cleaning)).join().expect("to clean up");
+    }
+}
+
+pub(crate) async fn connect(url: &str) -> Context {
+    async_nats::jetstream::new(async_nats::connect(url).await.expect("a connection"))
+}
+
+/// Every message of a stream.
+pub(crate) async fn read(url: &str, stream: &str) -> Vec<StreamMessage> {
+    let stream = connect(url).await.get_stream(stream).await.expect("a stream");
+    let state = &stream.cached_info().state;
+    let mut messages = Vec::new();
+    // Of an empty stream, the first is beyond the last, or none.
+    for sequence in state.first_sequence.max(1)..=state.last_sequence {
+        messages.push(stream.get_raw_message(sequence).await.expect("a message"));
+    }
+    messages
+}
+
+/// The id under which the stream knows it.
+pub(crate) fn id(message: &StreamMessage) -> String {
+    message.headers.get("Nats-Msg-Id").expect("an id").to_string()
+}
+
+fn received(message: &StreamMessage) -> Received {
+    let (mut attributes, mut headers) = (BTreeMap::new(), all(&message.headers));
+    for (name, value) in std::mem::take(&mut headers) {
+        match name.strip_prefix("ce-") {
+            Some(bare) => attributes.insert(bare.to_owned(), value),
+            None => headers.insert(name, value),
+        };
+    }
+    Received {
+        id: headers.remove("Nats-Msg-Id").expect("an id"),
+        key: attributes.remove("partitionkey"),
+        content_type: headers.remove("content-type"),
+        attributes,
+        headers,
+        payload: message.payload.clone(),
+    }
+}
+
+fn all(headers: &HeaderMap) -> BTreeMap<String, String> {
+    let one = |values: &[async_nats::HeaderValue]| {
+        assert_eq!(values.len(), 1, "{values:?}");
+        decode(values[0].as_str())
+    };
+    headers.iter().map(|(name, values)| (name.to_string(), one(values))).collect()
+}
+
+/// As a consumer would.
+fn decode(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().expect("a part").as_bytes().to_vec();
+    for part in parts {
+        bytes.push(u8::from_str_radix(&part[..2], 16).expect("a number"));
+        bytes.extend(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).expect("text")
+}
+
+/// Sends one message.
+pub(crate) async fn send_one(sink: &NatsSink, message: Message) -> Sent {
+    let mut answers = sink.send(&[message]).await;
+    assert_eq!(answers.len(), 1);
+    answers.remove(0)
+}

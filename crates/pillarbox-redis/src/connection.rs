@@ -1,0 +1,165 @@
+//! The connection: opened when it is first needed, and again after it was lost.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use pillarbox_core::port::SinkError;
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, aio::MultiplexedConnection};
+use rustls::crypto::{CryptoProvider, ring};
+
+use crate::{Options, Persistence, error};
+
+pub(crate) struct Connection {
+    client: Client,
+    options: Options,
+    slot: Mutex<Slot>,
+    // One at a time; the others wait for what it opens.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Slot {
+    open: Option<Open>,
+    // How many were opened so far.
+    count: u64,
+}
+
+/// A connection that was open when last seen. Dropping all of its clones ends it, with whatever is under way.
+#[derive(Clone)]
+pub(crate) struct Open {
+    number: u64,
+    pub(crate) connection: MultiplexedConnection,
+}
+
+impl Connection {
+    pub(crate) fn new(client: Client, options: Options) -> Self {
+        Self { client, options, slot: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+    }
+
+    /// The open one, or a new one. Takes as long as it takes: the caller has the clock.
+    pub(crate) async fn open(&self) -> Result<Open, SinkError> {
+        if let Some(open) = self.slot().open.clone() {
+            return Ok(open);
+        }
+        let _turn = self.connecting.lock().await;
+        if let Some(open) = self.slot().open.clone() {
+            return Ok(open);
+        }
+        let connection = self.connect().await?;
+        let mut slot = self.slot();
+        slot.count += 1;
+        let open = Open { number: slot.count, connection };
+        slot.open = Some(open.clone());
+        Ok(open)
+    }
+
+    /// Not to be used again; a newer one stays.
+    pub(crate) fn discard(&self, lost: &Open) {
+        self.slot().open.take_if(|open| open.number == lost.number);
+    }
+
+    pub(crate) fn close(&self) {
+        self.slot().open = None;
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    pub(crate) fn addr(&self) -> &ConnectionAddr {
+        self.client.get_connection_info().addr()
+    }
+
+    async fn connect(&self) -> Result<MultiplexedConnection, SinkError> {
+        if matches!(self.addr(), ConnectionAddr::TcpTls { .. }) && CryptoProvider::get_default().is_none() {
+            // Another thread may have been faster, and that is as good.
+            let _ = ring::default_provider().install_default();
+        }
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await;
+        let mut connection = connection.map_err(|error| error::unreachable(self.addr(), &error))?;
+        self.ask_for_persistence(&mut connection).await?;
+        tracing::debug!(server = %self.addr(), "connected");
+        Ok(connection)
+    }
+
+    async fn ask_for_persistence(&self, connection: &mut MultiplexedConnection) -> Result<(), SinkError> {
+        let required = self.options.persistence;
+        if required == Persistence::Unchecked {
+            return Ok(());
+        }
+        let mut question = redis::cmd("CONFIG");
+        question.arg("GET").arg("append*");
+        let settings: HashMap<String, String> = match question.query_async(connection).await {
+            Ok(settings) => settings,
+            Err(error) if error.code().is_some_and(|code| code != "LOADING") => {
+                let told = error::unreachable(self.addr(), &error);
+                return Err(SinkError::unavailable(format_args!(
+                    "{told}; so it does not tell whether it keeps what it confirms: set persistence to unchecked if you \
+                     know that it does"
+                )));
+            }
+            Err(error) => return Err(error::unreachable(self.addr(), &error)),
+        };
+        let setting = |name: &str| settings.get(name).map_or("unknown", String::as_str);
+        judge(required, setting("appendonly"), setting("appendfsync"))
+            .map_err(|reason| SinkError::unavailable(format_args!("redis at {}: {reason}", self.addr())))
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a server with these settings keeps what it confirms.
+fn judge(required: Persistence, appendonly: &str, appendfsync: &str) -> Result<(), String> {
+    let is_kept = match required {
+        Persistence::Always => appendonly == "yes" && appendfsync == "always",
+        Persistence::EverySecond => appendonly == "yes" && matches!(appendfsync, "always" | "everysec"),
+        Persistence::Unchecked => true,
+    };
+    if is_kept {
+        return Ok(());
+    }
+    let enough = if required == Persistence::Always { "always" } else { "everysec" };
+    Err(format!(
+        "appendonly is {appendonly} and appendfsync is {appendfsync}, so that it could lose what it has confirmed: set \
+         appendonly to yes and appendfsync to {enough}, or ask for less with the sink's option persistence"
+    ))
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_open = self.slot().open.is_some();
+        f.debug_struct("Connection").field("options", &self.options).field("is_open", &is_open).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_could_lose_entries_is_refused() {
+        use Persistence::{Always, EverySecond, Unchecked};
+        for (required, appendonly, appendfsync, is_kept) in [
+            (Always, "yes", "always", true),
+            (Always, "yes", "everysec", false),
+            (Always, "no", "always", false),
+            (EverySecond, "yes", "always", true),
+            (EverySecond, "yes", "everysec", true),
+            (EverySecond, "yes", "no", false),
+            (EverySecond, "no", "everysec", false),
+            (EverySecond, "unknown", "unknown", false),
+            (Unchecked, "no", "no", true),
+        ] {
+            let judged = judge(required, appendonly, appendfsync);
+            assert_eq!(judged.is_ok(), is_kept, "{required:?} {appendonly} {appendfsync}");
+        }
+        let reason = judge(Always, "yes", "everysec").expect_err("not always");
+        assert!(reason.contains("appendfsync is everysec") && reason.contains("to always"), "{reason}");
+    }
+}
