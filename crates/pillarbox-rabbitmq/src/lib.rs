@@ -1,1 +1,64 @@
 //! A sink of Pillarbox: RabbitMQ with publisher confirms.
+//!
+//! ```
+//! # fn example() -> Result<(), pillarbox_core::port::SinkError> {
+//! use pillarbox_rabbitmq::Options;
+//!
+//! let sink = Options::new("amqp://shop:secret@broker/shop").exchange("events").open()?;
+//! # Ok(()) }
+//! # example().expect("a sink");
+//! ```
+//!
+//! # What a "yes" means
+//! The server has acknowledged the message (`basic.ack`) after every queue took it that the exchange had for it: a durable
+//! queue has it on its disk, a quorum queue on most of its members. Confirms, `mandatory` and persistent messages are always
+//! on. Whether the queue is durable is the business of who declares it: a queue that is not loses confirmed messages when
+//! the server restarts.
+//!
+//! | the server's word | means |
+//! |---|---|
+//! | `basic.ack` | sent |
+//! | `basic.return` (312 NO_ROUTE), whatever follows | [failed, or rejected](Unroutable) |
+//! | `basic.nack`: a queue is full (`reject-publish`), or could not store it | failed |
+//! | the channel is closed by 406 (too large, a header that RabbitMQ knows and can't read) or by 403 for the topic | rejected |
+//! | the channel is closed by 404 or 403 for the exchange | unavailable: no message would get through |
+//! | the connection is closed, refused or silent | unavailable |
+//!
+//! AMQP closes the whole channel for one bad message, and does not say for which. Then those that have no answer yet are
+//! sent again, one by one: the bad one is found, and its neighbours go through. A neighbour that the server had already taken
+//! arrives twice.
+//!
+//! # How a message travels
+//! | of the message | in AMQP |
+//! |---|---|
+//! | topic | routing key, or the name of a queue on the default exchange ([`Options::exchange`], [`Routing`]) |
+//! | id | the property `message-id`, as in the header `cloudEvents:id` |
+//! | key | the header `cloudEvents:partitionkey` |
+//! | content type | the property `content-type` |
+//! | CloudEvents attributes | headers with the prefix `cloudEvents:`; `type` and `time` also as properties |
+//! | headers | headers, as texts of UTF-8 |
+//!
+//! A header whose name begins with `cloudEvents:` gives way to the attribute of that name. RabbitMQ reads the headers `CC` and
+//! `BCC` itself, and refuses texts in them.
+//!
+//! # When something dies
+//! | what | when | then |
+//! |---|---|---|
+//! | the process | before the message was written to the socket | it is not there; the relay sends it again |
+//! | the process | before the answer was read, or recorded | it may be there; the relay sends it again, and it may be there twice |
+//! | the server | before it acknowledged | the same; a durable queue has it or not |
+//! | the server | after it acknowledged | a durable queue has it |
+//! | the connection | at any time | the next batch connects anew |
+//!
+//! RabbitMQ drops no second message of the same id: consumers do, by `message-id`.
+
+mod connection;
+mod error;
+mod message;
+mod options;
+mod sink;
+mod span;
+
+pub use message::PREFIX;
+pub use options::{LARGEST, Options, Routing, Unroutable};
+pub use sink::RabbitMqSink;

@@ -1,0 +1,214 @@
+//! A message as RabbitMQ has it.
+//!
+//! AMQP 0-9-1 has no binding of CloudEvents of its own; the names are those of the binding for AMQP 1.0, under which RabbitMQ
+//! shows these headers to clients of AMQP 1.0, too.
+
+use lapin::{
+    BasicProperties,
+    types::{AMQPValue, FieldTable, LongString, ShortString},
+};
+use pillarbox_core::port::{Message, SinkError};
+
+use crate::Routing;
+
+/// What stands before the names of CloudEvents attributes.
+pub const PREFIX: &str = "cloudEvents:";
+
+/// The attribute that carries the key, of CloudEvents' partitioning extension.
+const KEY: &str = "partitionkey";
+
+/// Written to the disk by queues that are durable.
+const PERSISTENT: u8 = 2;
+
+/// A message, ready to be published.
+#[derive(Debug)]
+pub(crate) struct Letter<'a> {
+    pub(crate) routing_key: ShortString,
+    pub(crate) properties: BasicProperties,
+    pub(crate) payload: &'a [u8],
+    /// Bytes of the frame with the properties: frames have a limit, and this one can't be split.
+    pub(crate) header: usize,
+}
+
+impl<'a> Letter<'a> {
+    pub(crate) fn new(message: &'a Message, routing: Routing, largest: usize) -> Result<Self, SinkError> {
+        let size = message.payload.len();
+        if size > largest {
+            return Err(SinkError::rejected(format_args!(
+                "the payload has {size} bytes, and at most {largest} are taken"
+            )));
+        }
+        let routing_key = match routing {
+            Routing::Topic => short("the topic", &message.topic)?,
+            Routing::Key => match &message.key {
+                Some(key) => short("the key", &key.to_string())?,
+                None => ShortString::default(),
+            },
+        };
+        let mut headers = Headers::default();
+        for (name, value) in &message.headers {
+            headers.insert(name, value)?;
+        }
+        // After the others: nobody else's header passes for an attribute.
+        if let Some(key) = &message.key {
+            headers.insert(&format!("{PREFIX}{KEY}"), &key.to_string())?;
+        }
+        for (name, value) in &message.attributes {
+            headers.insert(&format!("{PREFIX}{name}"), value)?;
+        }
+        let mut properties = BasicProperties::default()
+            .with_content_type(short("the content type", &message.content_type)?)
+            .with_delivery_mode(PERSISTENT)
+            .with_message_id(short("the id", &message.id.to_string())?);
+        let attribute =
+            |wanted: &str| message.attributes.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_str());
+        if let Some(Ok(kind)) = attribute("type").map(ShortString::try_new) {
+            properties = properties.with_type(kind);
+        }
+        if let Some(time) = attribute("time").and_then(seconds) {
+            properties = properties.with_timestamp(time);
+        }
+        let texts = [properties.content_type(), properties.message_id(), properties.kind()];
+        let texts: usize = texts.iter().filter_map(|text| text.as_ref()).map(|text| 1 + text.as_str().len()).sum();
+        // The frame's own 8 bytes, 14 of the header's, the delivery mode, the time, and the length of the table.
+        let header = 8 + 14 + 1 + 8 + 4 + texts + headers.size;
+        let properties = properties.with_headers(headers.table);
+        Ok(Self { routing_key, properties, payload: &message.payload, header })
+    }
+
+    /// Whether what the server sent back is this.
+    pub(crate) fn is(&self, id: Option<&ShortString>, routing_key: &ShortString) -> bool {
+        self.properties.message_id().as_ref() == id && self.routing_key == *routing_key
+    }
+}
+
+#[derive(Default)]
+struct Headers {
+    table: FieldTable,
+    size: usize,
+}
+
+impl Headers {
+    fn insert(&mut self, name: &str, value: &str) -> Result<(), SinkError> {
+        self.size += 1 + name.len() + 1 + 4 + value.len();
+        self.table.insert(short("the name of a header", name)?, AMQPValue::LongString(LongString::from(value)));
+        Ok(())
+    }
+}
+
+fn short(what: &str, text: &str) -> Result<ShortString, SinkError> {
+    let size = text.len();
+    ShortString::try_new(text)
+        .map_err(|_| SinkError::rejected(format_args!("{what} has {size} bytes, and AMQP has room for 255")))
+}
+
+/// Seconds since 1970 of a time as RFC 3339 writes it, which is as exact as AMQP has it.
+fn seconds(time: &str) -> Option<u64> {
+    let number = |from: usize, to: usize| time.get(from..to)?.parse::<i64>().ok();
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let zone = time.get(19..)?.trim_start_matches(|c: char| c == '.' || c.is_ascii_digit());
+    let offset = match zone.as_bytes() {
+        [b'Z' | b'z'] => 0,
+        [sign @ (b'+' | b'-'), ..] if zone.len() == 6 => {
+            let offset = zone.get(1..3)?.parse::<i64>().ok()? * 3600 + zone.get(4..6)?.parse::<i64>().ok()? * 60;
+            if *sign == b'+' { offset } else { -offset }
+        }
+        _ => return None,
+    };
+    // Days of the proleptic Gregorian calendar, in years that begin in March.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let of_year = (153 * month + 2) / 5 + day - 1;
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + of_year - 719_468;
+    u64::try_from(days * 86_400 + hour * 3600 + minute * 60 + second - offset).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use pillarbox_core::{Event, domain::Key, port::SinkErrorKind};
+
+    use super::*;
+
+    fn message() -> Message {
+        let id = Event::builder("OrderPlaced").json(&()).build().expect("an event").id();
+        Message {
+            topic: "orders".into(),
+            key: Some(Key::from("order-7")),
+            id,
+            content_type: "application/json".into(),
+            attributes: vec![
+                ("id", id.to_string()),
+                ("type", "OrderPlaced".into()),
+                ("time", "1970-01-02T00:00:01Z".into()),
+            ],
+            headers: vec![("x-note".into(), "grün".into()), ("cloudEvents:id".into(), "forged".into())],
+            payload: Bytes::from_static(b"{}"),
+        }
+    }
+
+    #[test]
+    fn everything_has_its_place() {
+        let message = message();
+        let letter = Letter::new(&message, Routing::Topic, 10).expect("a letter");
+        assert_eq!(letter.routing_key.as_str(), "orders");
+        let properties = &letter.properties;
+        assert_eq!(*properties.delivery_mode(), Some(2));
+        assert_eq!(properties.message_id().as_ref().map(ShortString::as_str), Some(&*message.id.to_string()));
+        assert_eq!(properties.content_type().as_ref().map(ShortString::as_str), Some("application/json"));
+        assert_eq!(properties.kind().as_ref().map(ShortString::as_str), Some("OrderPlaced"));
+        assert_eq!(*properties.timestamp(), Some(86_401));
+        let headers = properties.headers().as_ref().expect("headers").inner();
+        let text = |name: &str| headers.get(name).map(|value| format!("{value:?}")).unwrap_or_default();
+        let expected = |value: &str| format!("{:?}", AMQPValue::LongString(value.into()));
+        assert_eq!(text("x-note"), expected("grün"));
+        assert_eq!(text("cloudEvents:id"), expected(&message.id.to_string()));
+        assert_eq!(text("cloudEvents:partitionkey"), expected("order-7"));
+        assert_eq!(headers.len(), 5);
+        let letter = Letter::new(&message, Routing::Key, 10).expect("a letter");
+        assert_eq!(letter.routing_key.as_str(), "order-7");
+    }
+
+    #[test]
+    fn what_has_no_room_is_rejected_with_the_reason() {
+        let long = "x".repeat(256);
+        let cases: [(fn(&mut Message, String), &str); 4] = [
+            (|message, long| message.topic = long.into(), "the topic has 256 bytes"),
+            (|message, long| message.content_type = long.into(), "the content type has 256 bytes"),
+            (|message, long| message.headers.push((long, String::new())), "the name of a header has 256 bytes"),
+            (|message, long| message.payload = long.into(), "at most 10 are taken"),
+        ];
+        for (change, words) in cases {
+            let mut message = message();
+            change(&mut message, long.clone());
+            let error = Letter::new(&message, Routing::Topic, 10).expect_err(words);
+            assert_eq!(error.kind(), SinkErrorKind::Rejected);
+            assert!(error.to_string().contains(words), "{error}");
+        }
+        // The header `cloudEvents:type` has it whole.
+        let mut message = message();
+        message.attributes = vec![("type", long)];
+        assert_eq!(*Letter::new(&message, Routing::Topic, 10).expect("a letter").properties.kind(), None);
+    }
+
+    #[test]
+    fn times_are_read_as_rfc_3339_writes_them() {
+        for (time, expected) in [
+            ("1970-01-01T00:00:00Z", Some(0)),
+            ("2026-01-02T03:04:05Z", Some(1_767_323_045)),
+            ("2026-01-02T03:04:05.678901Z", Some(1_767_323_045)),
+            ("2026-01-02T05:04:05+02:00", Some(1_767_323_045)),
+            ("2024-02-29T12:00:00-00:30", Some(1_709_209_800)),
+            ("1969-12-31T23:59:59Z", None),
+            ("2026-01-02", None),
+            ("2026-13-02T03:04:05Z", None),
+            ("grün", None),
+            ("", None),
+        ] {
+            assert_eq!(seconds(time), expected, "{time}");
+        }
+    }
+}

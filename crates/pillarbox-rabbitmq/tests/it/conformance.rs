@@ -1,0 +1,3 @@
+use crate::support::Queue;
+
+pillarbox_testkit::sinks!(Queue);
