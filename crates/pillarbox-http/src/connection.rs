@@ -1,14 +1,19 @@
 //! The client and its connections.
 
 use std::{
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use pillarbox_core::port::SinkError;
 use reqwest::{Client, Url, header::HeaderMap, redirect};
-use rustls::{ClientConfig, RootCertStore, crypto::ring};
-use rustls_platform_verifier::BuilderVerifierExt;
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, pem::PemObject},
+};
+use rustls_platform_verifier::Verifier;
 
 use crate::options::is_loopback;
 
@@ -25,13 +30,12 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn new(
         url: &Url,
+        tls: ClientConfig,
         headers: HeaderMap,
         connect_within: Duration,
         at_once: usize,
-    ) -> Result<Self, SinkError> {
-        let tls = tls(url.scheme() == "https").map_err(SinkError::rejected)?;
-        let (by_proxy, client) = (!is_loopback(url), Mutex::default());
-        Ok(Self { tls, headers, connect_within, at_once, by_proxy, client })
+    ) -> Self {
+        Self { tls, headers, connect_within, at_once, by_proxy: !is_loopback(url), client: Mutex::default() }
     }
 
     /// The client that there is, or a new one. It connects when a request asks for it.
@@ -68,16 +72,31 @@ impl Connection {
 }
 
 /// With ring for this client alone: which provider is the process's is the application's choice.
-fn tls(is_used: bool) -> Result<ClientConfig, rustls::Error> {
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let builder = builder.with_safe_default_protocol_versions()?;
-    // Without https, the machine's certificates need not be read.
-    let builder = if is_used {
-        builder.with_platform_verifier()?
+pub(crate) fn tls(url: &Url, root_certificates: Option<&Path>) -> Result<ClientConfig, SinkError> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
+    let builder = builder.with_safe_default_protocol_versions().map_err(SinkError::rejected)?;
+    let builder = if url.scheme() == "https" {
+        let roots = root_certificates.map(certificates).transpose()?.unwrap_or_default();
+        let verifier = Verifier::new_with_extra_roots(roots, provider).map_err(SinkError::rejected)?;
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+    } else if root_certificates.is_some() {
+        return Err(SinkError::rejected("root_certificates are for https, and the URL is http"));
     } else {
+        // The machine's certificates need not be read.
         builder.with_root_certificates(RootCertStore::empty())
     };
     let mut config = builder.with_no_client_auth();
     config.alpn_protocols = vec!["h2".into(), "http/1.1".into()];
     Ok(config)
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, SinkError> {
+    let failed = |error| SinkError::rejected(format_args!("root_certificates, {}: {error:?}", file.display()));
+    let read: Vec<_> =
+        CertificateDer::pem_file_iter(file).map_err(failed)?.collect::<Result<_, _>>().map_err(failed)?;
+    if read.is_empty() {
+        return Err(SinkError::rejected(format_args!("root_certificates, {}: no certificate", file.display())));
+    }
+    Ok(read)
 }

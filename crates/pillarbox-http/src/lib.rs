@@ -47,6 +47,11 @@
 //! `https://shop.example/hooks/orders/placed`, and the empty topic is the URL itself. It is percent-encoded, and no topic
 //! leads out of that URL: `..` is rejected.
 //!
+//! # Connections
+//! They are kept and used again, HTTP/2 where the receiver speaks it over TLS. Certificates are checked against the machine's
+//! authorities and [`Options::root_certificates`]; the cryptography is ring's, for this client alone, whatever provider the
+//! process has. Proxies are those of the environment (`HTTPS_PROXY` and its like), but not to this machine itself.
+//!
 //! # When something dies
 //! | when | then |
 //! |---|---|

@@ -1,6 +1,6 @@
 //! How a sink is set up.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use percent_encoding::percent_decode_str;
@@ -11,7 +11,11 @@ use reqwest::{
 };
 use serde::Deserialize;
 
-use crate::{HttpSink, Secret, connection::Connection, message, span};
+use crate::{
+    HttpSink, Secret,
+    connection::{self, Connection},
+    message, span,
+};
 
 /// Where web hooks go, and how. Prints neither passwords nor secrets.
 ///
@@ -32,6 +36,8 @@ pub struct Options {
     at_once: usize,
     #[serde(default)]
     largest: Option<usize>,
+    #[serde(default)]
+    root_certificates: Option<PathBuf>,
 }
 
 fn connect_within() -> Duration {
@@ -58,6 +64,7 @@ impl Options {
             answer_within: answer_within(),
             at_once: at_once(),
             largest: None,
+            root_certificates: None,
         }
     }
 
@@ -105,6 +112,13 @@ impl Options {
         self
     }
 
+    /// A file with certificates (PEM) of authorities to trust besides those of the machine.
+    #[must_use]
+    pub fn root_certificates(mut self, file: impl Into<PathBuf>) -> Self {
+        self.root_certificates = Some(file.into());
+        self
+    }
+
     /// The sink, which connects when it is first used.
     pub fn open(self) -> Result<HttpSink, SinkError> {
         let mut url = checked(&self.url)?;
@@ -129,7 +143,8 @@ impl Options {
             let receiver = message::origin(&url);
             tracing::warn!(receiver, "web hooks go over the network without TLS: use https");
         }
-        let connection = Connection::new(&url, headers, self.connect_within, self.at_once)?;
+        let tls = connection::tls(&url, self.root_certificates.as_deref())?;
+        let connection = Connection::new(&url, tls, headers, self.connect_within, self.at_once);
         Ok(HttpSink::new(connection, url, secrets, self.answer_within, self.at_once, self.largest))
     }
 }
@@ -146,6 +161,7 @@ impl fmt::Debug for Options {
             .field("answer_within", &self.answer_within)
             .field("at_once", &self.at_once)
             .field("largest", &self.largest)
+            .field("root_certificates", &self.root_certificates)
             .finish()
     }
 }
@@ -216,6 +232,9 @@ mod tests {
             (Options::new("https://shop.example").at_once(0), "at_once"),
             (Options::new("https://shop.example").answer_within(Duration::ZERO), "answer_within"),
             (Options::new("https://shop.example").secret("hush"), "whsec_"),
+            (Options::new("https://shop.example").root_certificates("/no/such/file"), "/no/such/file"),
+            (Options::new("https://shop.example").root_certificates("Cargo.toml"), "no certificate"),
+            (Options::new("http://shop.example").root_certificates("Cargo.toml"), "https"),
             (Options::new("https://shop.example").header("host", "evil.example"), "the sink's own"),
             (Options::new("https://shop.example").header("Webhook-Signature", "v1,"), "the sink's own"),
             (Options::new("https://a:hush@shop.example").header("authorization", "Bearer x"), "which is it"),

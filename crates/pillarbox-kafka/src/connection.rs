@@ -65,8 +65,11 @@ impl Connection {
 pub(crate) struct Producer(Option<ThreadedProducer<Context>>);
 
 impl Producer {
-    /// What was heard last from the brokers, if it was bad.
+    /// Why it has given up, or what was heard last from the brokers, if it was bad.
     pub(crate) fn heard(&self) -> Option<String> {
+        if let Some((_, words)) = self.client().fatal_error() {
+            return Some(words);
+        }
         self.client().context().heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

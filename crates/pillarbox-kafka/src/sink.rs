@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use pillarbox_core::port::{Abilities, BoxFuture, Confirms, Message, Sent, Sink, SinkError, SinkErrorKind};
+use pillarbox_core::{
+    domain::Key,
+    port::{Abilities, BoxFuture, Confirms, Message, Sent, Sink, SinkError, SinkErrorKind},
+};
 use rdkafka::{
     error::{KafkaError, RDKafkaErrorCode},
     producer::{BaseRecord, Producer as _},
@@ -110,7 +113,7 @@ impl KafkaSink {
         let mut record = BaseRecord::with_opaque_to(&message.topic, Box::new(answer))
             .payload(&*message.payload)
             .headers(message::headers(message)?);
-        record.key = message.key.as_ref().map(|key| key.as_str());
+        record.key = message.key.as_ref().map(Key::as_str);
         loop {
             match producer.send(record) {
                 Ok(()) => return Ok(answered),

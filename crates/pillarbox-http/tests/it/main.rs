@@ -7,3 +7,4 @@ mod conformance;
 mod connections;
 mod receiver;
 mod requests;
+mod tls;

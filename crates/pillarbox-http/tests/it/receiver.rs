@@ -1,6 +1,7 @@
 //! A receiver of web hooks, which answers as the path says and remembers everything.
 
 use std::{
+    io,
     net::SocketAddr,
     sync::{Arc, Mutex},
     time::Duration,
@@ -10,7 +11,7 @@ use axum::{
     Router,
     body::{Body, to_bytes},
     extract::{Request, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode, Version, header},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
@@ -19,12 +20,18 @@ use pillarbox_core::{
     domain::Key,
     port::{Message, Sent, Sink},
 };
-use tokio::{net::TcpListener, runtime::Runtime};
+use rustls::ServerConfig;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    runtime::Runtime,
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 /// A request as it arrived.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrived {
     pub(crate) path: String,
+    pub(crate) version: Version,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
@@ -41,12 +48,19 @@ struct Memory {
 pub(crate) struct Receiver {
     addr: SocketAddr,
     memory: Arc<Mutex<Memory>>,
+    tls: Option<Arc<ServerConfig>>,
     runtime: Option<Runtime>,
 }
 
 impl Receiver {
     pub(crate) fn start() -> Self {
-        let mut receiver = Self { addr: ([127, 0, 0, 1], 0).into(), memory: Arc::default(), runtime: None };
+        Self::start_with(None)
+    }
+
+    /// One that speaks TLS.
+    pub(crate) fn start_with(tls: impl Into<Option<Arc<ServerConfig>>>) -> Self {
+        let (addr, tls) = (([127, 0, 0, 1], 0).into(), tls.into());
+        let mut receiver = Self { addr, memory: Arc::default(), tls, runtime: None };
         receiver.start_again();
         receiver
     }
@@ -63,6 +77,7 @@ impl Receiver {
         self.kill();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (addr, told) = (self.addr, std::sync::mpsc::channel());
+        let tls = self.tls.clone().map(TlsAcceptor::from);
         let app = Router::new().fallback(answer).with_state(Arc::clone(&self.memory));
         runtime.spawn(async move {
             let listener = loop {
@@ -73,7 +88,10 @@ impl Receiver {
                 }
             };
             told.0.send(listener.local_addr().unwrap()).unwrap();
-            axum::serve(listener, app).await.unwrap();
+            match tls {
+                Some(acceptor) => axum::serve(Tls { listener, acceptor }, app).await.unwrap(),
+                None => axum::serve(listener, app).await.unwrap(),
+            }
         });
         self.addr = told.1.recv().unwrap();
         self.runtime = Some(runtime);
@@ -103,6 +121,30 @@ impl Drop for Receiver {
     }
 }
 
+struct Tls {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+impl axum::serve::Listener for Tls {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, SocketAddr) {
+        loop {
+            if let Ok((stream, addr)) = self.listener.accept().await
+                && let Ok(stream) = self.acceptor.accept(stream).await
+            {
+                return (stream, addr);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
 async fn answer(State(memory): State<Arc<Mutex<Memory>>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     if parts.method == "HEAD" {
@@ -112,7 +154,7 @@ async fn answer(State(memory): State<Arc<Mutex<Memory>>>, request: Request) -> R
     let path = parts.uri.to_string();
     {
         let mut memory = memory.lock().unwrap();
-        memory.arrived.push(Arrived { path: path.clone(), headers: parts.headers, body });
+        memory.arrived.push(Arrived { path: path.clone(), version: parts.version, headers: parts.headers, body });
         memory.at_once += 1;
         memory.most_at_once = memory.most_at_once.max(memory.at_once);
     }
@@ -146,7 +188,7 @@ async fn answer_to(path: &str) -> Response {
             let body = futures_util::stream::unfold((sender, body), |(sender, mut body)| async move {
                 let mut buffer = [0; 16];
                 let count = tokio::io::AsyncReadExt::read(&mut body, &mut buffer).await.ok()?;
-                Some((Ok::<_, std::io::Error>(buffer[..count].to_vec()), (sender, body)))
+                Some((Ok::<_, io::Error>(buffer[..count].to_vec()), (sender, body)))
             });
             (status, Body::from_stream(body)).into_response()
         }

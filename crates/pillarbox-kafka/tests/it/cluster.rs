@@ -31,6 +31,7 @@ use rdkafka::{
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 type Mock = MockCluster<'static, DefaultProducerContext>;
+type Order = Box<dyn FnOnce(&Mock) + Send>;
 
 /// A cluster that no other test has, with a topic of some partitions.
 pub(crate) struct Cluster {
@@ -38,13 +39,13 @@ pub(crate) struct Cluster {
     pub(crate) topic: Arc<str>,
     partitions: i32,
     // The mock may not leave its thread.
-    orders: mpsc::Sender<Box<dyn FnOnce(&Mock) + Send>>,
+    orders: mpsc::Sender<Order>,
 }
 
 impl Cluster {
     pub(crate) fn start(brokers: i32, partitions: i32) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let (orders, ordered) = mpsc::channel::<Box<dyn FnOnce(&Mock) + Send>>();
+        let (orders, ordered) = mpsc::channel::<Order>();
         thread::spawn(move || {
             let mock = MockCluster::new(brokers).unwrap();
             ordered.iter().for_each(|order| order(&mock));

@@ -86,7 +86,7 @@ async fn a_producer_that_gave_up_is_replaced() {
     cluster.answer_with(RDKafkaApiKey::InitProducerId, &[refused]);
     let error = send(&sink, &cluster.message()).await.unwrap_err();
     assert_eq!(error.kind(), Unavailable, "{error}");
-    assert!(error.to_string().len() > 3, "{error}");
+    assert!(error.to_string().contains("authorization"), "{error}");
     send(&sink, &cluster.message()).await.unwrap();
     assert_eq!(cluster.ids().len(), 1);
 }
@@ -198,7 +198,8 @@ async fn nothing_confirmed_is_lost_when_brokers_come_and_go() {
         }
     }
     assert!(confirmed.len() >= 200, "{} confirmed, {failed} failed", confirmed.len());
-    // Some may be there twice: the mock knows no sequence numbers, by which a real broker tells what it has already.
+    // Some may be there twice: the mock looks at sequence numbers, by which a real broker tells what it has already, in
+    // transactions only.
     let arrived: BTreeSet<_> = cluster.ids().into_iter().collect();
     assert!(confirmed.is_subset(&arrived), "{} are lost", confirmed.difference(&arrived).count());
 }
