@@ -20,9 +20,8 @@ use tokio::task::AbortHandle;
 use crate::error::Error;
 
 /// From a tenth of a millisecond to a minute.
-const SECONDS: [f64; 17] = [
-    0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0, 60.0,
-];
+const SECONDS: [f64; 17] =
+    [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0, 60.0];
 
 /// How long the database may take to say that it is there.
 const READY_WITHIN: Duration = Duration::from_secs(2);
@@ -52,11 +51,7 @@ pub(super) fn metrics(prefix: &str) -> Result<PrometheusHandle, Error> {
 }
 
 /// Listens, and answers until the server is dropped.
-pub(super) async fn start(
-    http: &Http,
-    metrics: PrometheusHandle,
-    outbox: Outbox<AnyStore>,
-) -> Result<Server, Error> {
+pub(super) async fn start(http: &Http, metrics: PrometheusHandle, outbox: Outbox<AnyStore>) -> Result<Server, Error> {
     let listener = tokio::net::TcpListener::bind(http.listen).await.map_err(|error| {
         Error::new(format!("http.listen: {} can't be listened on", http.listen))
             .caused_by(error)

@@ -22,6 +22,7 @@ mod own;
 mod read;
 mod settle;
 mod sink;
+pub mod span;
 mod upkeep;
 mod wake;
 mod write;

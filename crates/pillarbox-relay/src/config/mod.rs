@@ -12,7 +12,6 @@ mod outbox;
 mod read;
 mod rules;
 mod sinks;
-mod span;
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 

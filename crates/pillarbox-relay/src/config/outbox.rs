@@ -6,10 +6,10 @@ use pillarbox_core::{
     RetryPolicy,
     domain::CircuitPolicy,
     engine::{Builder, OnDeadHead, OnSuccess, PurgeOptions, mode::MultiNode},
-    port::{PurgeScope, Store},
+    port::{PurgeScope, Store, span},
 };
 
-use super::{ConfigError, span::Span};
+use super::ConfigError;
 
 /// How many deliveries are under way at once, unless it is set: a worker of a relay only waits for its sink.
 const WORKERS: usize = 500;
@@ -25,26 +25,36 @@ pub struct OutboxConfig {
     node_name: Option<String>,
     metrics_prefix: Option<String>,
     workers: Option<usize>,
-    handler_timeout: Option<Span>,
+    #[serde(with = "span::option")]
+    handler_timeout: Option<Duration>,
     hot_capacity: Option<usize>,
     cold_capacity: Option<usize>,
     page_size: Option<usize>,
     lane_capacity: Option<usize>,
-    skip_recent: Option<Span>,
+    #[serde(with = "span::option")]
+    skip_recent: Option<Duration>,
     poll_interval: Option<PollConfig>,
     settle_batch: Option<usize>,
-    settle_linger: Option<Span>,
+    #[serde(with = "span::option")]
+    settle_linger: Option<Duration>,
     on_success: Option<OnSuccessConfig>,
     stop_on_first_failure: Option<bool>,
     on_dead_head: Option<OnDeadHeadConfig>,
     max_starts: Option<u32>,
-    drain_timeout: Option<Span>,
-    reservation_ttl: Option<Span>,
-    route_grace: Option<Span>,
-    sample_every: Option<Span>,
-    heartbeat: Option<Span>,
-    stale_after: Option<Span>,
-    rebalance_every: Option<Span>,
+    #[serde(with = "span::option")]
+    drain_timeout: Option<Duration>,
+    #[serde(with = "span::option")]
+    reservation_ttl: Option<Duration>,
+    #[serde(with = "span::option")]
+    route_grace: Option<Duration>,
+    #[serde(with = "span::option")]
+    sample_every: Option<Duration>,
+    #[serde(with = "span::option")]
+    heartbeat: Option<Duration>,
+    #[serde(with = "span::option")]
+    stale_after: Option<Duration>,
+    #[serde(with = "span::option")]
+    rebalance_every: Option<Duration>,
     retry: Option<RetryConfig>,
     circuit: Option<CircuitConfig>,
     purge: Option<PurgeConfig>,
@@ -53,8 +63,10 @@ pub struct OutboxConfig {
 #[derive(Clone, Copy, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PollConfig {
-    shortest: Span,
-    longest: Span,
+    #[serde(with = "span")]
+    shortest: Duration,
+    #[serde(with = "span")]
+    longest: Duration,
 }
 
 #[derive(Clone, Copy, serde::Deserialize)]
@@ -75,9 +87,11 @@ enum OnDeadHeadConfig {
 #[serde(deny_unknown_fields, default)]
 struct RetryConfig {
     backoff: Backoff,
-    base: Option<Span>,
+    #[serde(with = "span::option")]
+    base: Option<Duration>,
     multiplier: Option<f64>,
-    max_delay: Option<Span>,
+    #[serde(with = "span::option")]
+    max_delay: Option<Duration>,
     jitter: Option<f64>,
     max_attempts: Option<u32>,
 }
@@ -96,18 +110,23 @@ enum Backoff {
 #[serde(deny_unknown_fields, default)]
 struct CircuitConfig {
     failures: Option<u32>,
-    shortest: Option<Span>,
-    longest: Option<Span>,
+    #[serde(with = "span::option")]
+    shortest: Option<Duration>,
+    #[serde(with = "span::option")]
+    longest: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct PurgeConfig {
     enabled: Option<bool>,
-    done: Option<Span>,
-    dead: Option<Span>,
+    #[serde(with = "span::option")]
+    done: Option<Duration>,
+    #[serde(with = "span::option")]
+    dead: Option<Duration>,
     batch: Option<u32>,
-    every: Option<Span>,
+    #[serde(with = "span::option")]
+    every: Option<Duration>,
 }
 
 impl OutboxConfig {
@@ -147,16 +166,13 @@ impl OutboxConfig {
             ($($name:ident),+) => {
                 $(if let Some(value) = self.$name.clone() { builder = builder.$name(value); })+
             };
-            (span $($name:ident),+) => {
-                $(if let Some(Span(value)) = self.$name { builder = builder.$name(value); })+
-            };
         }
         set!(migrate, node_name, metrics_prefix, hot_capacity, cold_capacity, page_size, lane_capacity, settle_batch);
         set!(stop_on_first_failure, max_starts);
-        set!(span handler_timeout, skip_recent, settle_linger, drain_timeout, reservation_ttl, route_grace);
-        set!(span sample_every, heartbeat, stale_after, rebalance_every);
+        set!(handler_timeout, skip_recent, settle_linger, drain_timeout, reservation_ttl, route_grace);
+        set!(sample_every, heartbeat, stale_after, rebalance_every);
         if let Some(PollConfig { shortest, longest }) = self.poll_interval {
-            builder = builder.poll_interval(shortest.0, longest.0);
+            builder = builder.poll_interval(shortest, longest);
         }
         if let Some(on_success) = self.on_success {
             builder = builder.on_success(match on_success {
@@ -187,7 +203,7 @@ impl OutboxConfig {
 impl RetryConfig {
     fn policy(self) -> RetryPolicy {
         let default = RetryPolicy::default();
-        let base = self.base.map_or_else(|| default.delay(1, 0.5), |Span(base)| base);
+        let base = self.base.unwrap_or_else(|| default.delay(1, 0.5));
         let mut policy = match self.backoff {
             Backoff::Fixed => RetryPolicy::fixed(base),
             Backoff::Linear => RetryPolicy::linear(base),
@@ -197,7 +213,7 @@ impl RetryConfig {
         if let Some(multiplier) = self.multiplier {
             policy = policy.multiplier(multiplier);
         }
-        if let Some(Span(max)) = self.max_delay {
+        if let Some(max) = self.max_delay {
             policy = policy.max_delay(max);
         }
         if let Some(jitter) = self.jitter {
@@ -213,11 +229,10 @@ impl RetryConfig {
 impl CircuitConfig {
     fn policy(self) -> CircuitPolicy {
         let default = CircuitPolicy::default();
-        let span = |set: Option<Span>, default: Duration| set.map_or(default, |Span(span)| span);
         CircuitPolicy {
             failures: self.failures.unwrap_or(default.failures),
-            shortest: span(self.shortest, default.shortest),
-            longest: span(self.longest, default.longest),
+            shortest: self.shortest.unwrap_or(default.shortest),
+            longest: self.longest.unwrap_or(default.longest),
         }
     }
 }
@@ -226,12 +241,12 @@ impl PurgeConfig {
     fn options(self) -> PurgeOptions {
         let default = PurgeOptions::default();
         let week = Duration::from_hours(7 * 24);
-        let done = self.done.map_or(week, |Span(span)| span);
-        let dead = Some(self.dead.map_or(week, |Span(span)| span));
+        let done = self.done.unwrap_or(week);
+        let dead = Some(self.dead.unwrap_or(week));
         PurgeOptions {
             scope: PurgeScope::Finished { done, dead },
             batch: self.batch.unwrap_or(default.batch),
-            every: self.every.map_or(default.every, |Span(span)| span),
+            every: self.every.unwrap_or(default.every),
         }
     }
 }

@@ -72,8 +72,8 @@ fn what_is_wrong_is_told_with_its_path_and_what_was_meant() {
     for (text, words) in [
         ("outbox.worker = 1", &["outbox.worker", "Did you mean `workers`?", "`page_size`"][..]),
         ("outbox.workers = \"many\"", &["outbox.workers", "usize"]),
-        ("outbox.handler_timeout = 30", &["outbox.handler_timeout", "\"5s\""]),
-        ("outbox.handler_timeout = \"soon\"", &["outbox.handler_timeout", "\"5s\""]),
+        ("outbox.handler_timeout = 30", &["outbox.handler_timeout", "\"10s\""]),
+        ("outbox.handler_timeout = \"soon\"", &["outbox.handler_timeout", "\"10s\""]),
         ("outbox.on_success = \"kept\"", &["outbox.on_success", "Did you mean `keep`?", "`delete`"]),
         ("outbox.retry.maximum = 3", &["outbox.retry.maximum", "`max_attempts`"]),
         ("sinks.b.type = \"nat\"", &["sinks.b.type", "Did you mean `nats`?"]),
