@@ -1,5 +1,7 @@
 //! The built program, as a user runs it.
 
+mod relay;
+
 use std::{
     path::Path,
     process::{Command, Output},

@@ -30,7 +30,10 @@ impl ConfigError {
         keys.extend(error.path.iter().cloned());
         let what = match &error.kind {
             Kind::UnknownField(field, allowed) => {
-                keys.push(field.clone());
+                // Some sources have it in their path already.
+                if keys.last() != Some(field) {
+                    keys.push(field.clone());
+                }
                 unknown("key", field, allowed)
             }
             Kind::UnknownVariant(value, allowed) => unknown("value", value, allowed),

@@ -53,6 +53,7 @@ fn the_reference_has_every_key() {
         ("log.", "format"),
     ] {
         let error = read_with(&text, &format!("{section}nonsense"), "1").unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{section}nonsense: ")), "{error}");
         let (_, allowed) = error.split_once("Allowed: ").unwrap();
         assert!(allowed.contains(before), "{error}");
         for key in allowed.split(", ").map(|key| key.trim_matches('`')) {

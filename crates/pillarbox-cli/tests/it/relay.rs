@@ -1,0 +1,305 @@
+//! `pillarbox relay`, from the table to what comes out, on PostgreSQL.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use pillarbox::{AnyStore, Delivery, Outbox};
+use pillarbox_servers::{Database, Proxy, Shared};
+use serde_json::Value;
+
+use super::{pillarbox, stderr};
+
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// A relay that writes what it sends to its output.
+struct Relay {
+    process: Child,
+    lines: Arc<Mutex<Vec<Value>>>,
+    log: Arc<Mutex<String>>,
+}
+
+impl Relay {
+    /// With a sink `out`, and what is set besides.
+    fn start(database: &Database, set: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
+        command.args(["relay", "--db", &database.url(), "--set", "sinks.out.type=stdout"]);
+        command.args(["--set", "http.listen=127.0.0.1:0", "--set", "log.format=json"]);
+        command.args(set.iter().flat_map(|set| ["--set", set]));
+        command.env_remove("RUST_LOG").stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().expect("the program runs");
+        let (lines, log) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(String::new())));
+        let (out, err) = (process.stdout.take().unwrap(), process.stderr.take().unwrap());
+        let of = lines.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                of.lock().unwrap().push(serde_json::from_str(&line).expect("a line is one JSON object"));
+            }
+        });
+        let of = log.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(err).lines().map_while(Result::ok) {
+                let mut log = of.lock().unwrap();
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        let relay = Self { process, lines, log };
+        relay.address();
+        relay
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Where metrics and health are, which is the last that it says of its start.
+    fn address(&self) -> String {
+        wait("the port", || {
+            let log = self.log();
+            let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let address = lines.filter_map(|line| Some(line["fields"]["address"].as_str()?.to_owned())).next();
+            assert!(address.is_some() || !log.contains("error: "), "{log}");
+            address
+        })
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.address()).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn metric(&self, name: &str) -> Option<f64> {
+        let metrics = self.get("/metrics");
+        let line = metrics.lines().find(|line| line.split(' ').next() == Some(name))?;
+        line.rsplit(' ').next()?.parse().ok()
+    }
+
+    /// Says that it is to end, and whether it ended well.
+    fn end(mut self) -> (bool, String) {
+        Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status().unwrap();
+        let ended = self.process.wait().unwrap().success();
+        (ended, self.log())
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "waited for {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn migrated() -> Database {
+    let database = Shared::Postgres.database();
+    let output = pillarbox(&["migrate", "--db", &database.url()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    database
+}
+
+/// Writes so many events, of five keys.
+fn write(database: &Database, events: std::ops::Range<u32>) {
+    write_of(database, events, 5);
+}
+
+fn write_of(database: &Database, events: std::ops::Range<u32>, keys: u32) {
+    let of = |n: u32| format!("select outbox_publish('OrderPlaced', '{{\"n\": {n}}}', key => 'k{}');", n % keys);
+    database.run(&events.map(of).collect::<String>()).expect("to write");
+}
+
+fn count(database: &Database, of: &str) -> u32 {
+    let counted = database.run(&format!("select count(*) from outbox_event where {of}")).expect("to count");
+    counted.trim().parse().expect("a number")
+}
+
+/// First deliveries are in order for each key; says how many different events there are.
+fn assert_in_order(lines: &[Value]) -> usize {
+    let mut seen = BTreeSet::new();
+    let mut last: BTreeMap<String, u64> = BTreeMap::new();
+    for line in lines {
+        let (key, n) = (line["key"].as_str().unwrap().to_owned(), line["payload"]["n"].as_u64().unwrap());
+        if seen.insert(n) {
+            let before = last.insert(key, n);
+            assert!(before.is_none_or(|before| before < n), "{n} after {before:?}");
+        }
+    }
+    seen.len()
+}
+
+#[test]
+fn what_is_committed_comes_out_in_order_and_a_signal_ends_it() {
+    let database = migrated();
+    write(&database, 0..100);
+    let relay = Relay::start(&database, &["messages.source=/shop"]);
+    write(&database, 100..200);
+    wait("all", || (relay.lines().len() >= 200).then_some(()));
+    wait("the outcomes", || (count(&database, "status = 'DONE'") == 200).then_some(()));
+    assert_eq!(assert_in_order(&relay.lines()), 200);
+    assert_eq!(relay.lines().len(), 200, "without a fault nothing comes twice");
+    let line = &relay.lines()[0];
+    assert_eq!(line["topic"], "OrderPlaced");
+    assert_eq!(line["attributes"]["source"], "/shop");
+    assert_eq!(line["attributes"]["type"], "OrderPlaced");
+    assert_eq!(line["attributes"]["specversion"], "1.0");
+
+    assert_eq!(relay.metric("pillarbox_delivered_total"), Some(200.0));
+    assert!(relay.get("/health/live").starts_with("HTTP/1.1 200"));
+    let ready = relay.get("/health/ready");
+    assert!(ready.starts_with("HTTP/1.1 200") && ready.contains("\"partitions\":256"), "{ready}");
+    let (ended, log) = relay.end();
+    assert!(ended && log.contains("stopped"), "{log}");
+    assert!(!log.contains("first-class"), "the password is in the log");
+    // It has given back what it owned.
+    assert_eq!(database.run("select count(*) from outbox_partition where owner is not null").unwrap().trim(), "0");
+}
+
+#[test]
+fn relays_share_the_work_and_one_takes_over_what_another_leaves() {
+    let database = migrated();
+    let lease = ["outbox.heartbeat=300ms", "outbox.stale_after=1s", "outbox.rebalance_every=300ms"];
+    let one = Relay::start(&database, &lease);
+    let mut two = Relay::start(&database, &lease);
+    wait("equal shares", || {
+        let owners =
+            "select count(*) from (select owner from outbox_partition group by owner having count(*) = 128) as x";
+        (database.run(owners).unwrap().trim() == "2").then_some(())
+    });
+    write(&database, 0..100);
+    wait("all", || (one.lines().len() + two.lines().len() >= 100).then_some(()));
+    assert!(!one.lines().is_empty() && !two.lines().is_empty(), "each has its share");
+    two.process.kill().unwrap();
+    write(&database, 100..200);
+    wait("the outcomes", || (count(&database, "status = 'DONE'") == 200).then_some(()));
+    let sent: BTreeSet<_> =
+        one.lines().iter().chain(&two.lines()).map(|line| line["payload"]["n"].as_u64().unwrap()).collect();
+    assert_eq!(sent.len(), 200);
+    assert!(one.end().0);
+}
+
+#[test]
+fn a_sink_that_is_down_keeps_its_events_and_no_others() {
+    let database = migrated();
+    let proxy = Proxy::to_url(&Shared::Redis.url()).unwrap();
+    let url = proxy.url(&Shared::Redis.url());
+    proxy.refuse();
+    let topic = format!("relay-{}", database.name());
+    let relay = Relay::start(
+        &database,
+        &[
+            "sinks.redis.type=redis",
+            &format!("sinks.redis.url={url}"),
+            "messages.unmatched=[\"out\", \"redis\"]",
+            &format!("rules=[{{ topic = \"{topic}\", sinks = [\"out\", \"redis\"] }}]"),
+            "outbox.circuit={ failures = 2, shortest = \"100ms\", longest = \"300ms\" }",
+        ],
+    );
+    // A key each: the next event of a key waits until both sinks have the one before.
+    write_of(&database, 0..50, 50);
+    wait("those of the other sink", || (relay.lines().len() >= 50).then_some(()));
+    wait("an open circuit", || {
+        (relay.metric("pillarbox_circuit_open{destination=\"redis\"}") == Some(1.0)).then_some(())
+    });
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(count(&database, "status in ('NEW', 'RETRY') and attempts = 0"), 50);
+    assert!(relay.get("/health/ready").starts_with("HTTP/1.1 200"), "a sink that is down is not the relay's fault");
+    proxy.accept().unwrap();
+    wait("the outcomes", || (count(&database, "status = 'DONE'") == 50).then_some(()));
+    assert_eq!(relay.lines().len(), 50, "who had his part gets no second one");
+    assert_eq!(assert_in_order(&relay.lines()), 50);
+    let redis = |command: &[&str]| {
+        let output = Command::new("redis-cli").args(["-u", &Shared::Redis.url()]).args(command).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    assert_eq!(redis(&["xlen", &topic]), "50");
+    redis(&["del", &topic]);
+    let (ended, log) = relay.end();
+    assert!(ended);
+    let warnings = log.lines().filter(|line| line.contains("its circuit is open")).count();
+    assert_eq!(warnings, 1, "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_beside_a_service_on_the_same_table_is_refused_and_told_what_to_do() {
+    let database = migrated();
+    let store = AnyStore::open(&database.url()).await.unwrap();
+    let service = Outbox::multi_node(store).node_name("shop-1").route("OrderPlaced", |_: Delivery| async {});
+    let service = service.start().await.unwrap();
+    let relay = ["relay", "--db", &database.url(), "--set", "sinks.out.type=stdout", "--set", "http.enabled=false"];
+    let output = tokio::task::block_in_place(|| pillarbox(&relay));
+    assert!(!output.status.success());
+    let said = stderr(&output);
+    for words in ["shop-1", "another prefix", "Outlet"] {
+        assert!(said.contains(words), "{said}");
+    }
+    service.shutdown().await;
+
+    // And the other way round.
+    let relay = tokio::task::block_in_place(|| Relay::start(&database, &[]));
+    let store = AnyStore::open(&database.url()).await.unwrap();
+    let service = Outbox::multi_node(store).route("OrderPlaced", |_: Delivery| async {}).start().await;
+    let refused = service.expect_err("a refusal").to_string();
+    assert!(refused.contains("as a relay") && refused.contains("another prefix"), "{refused}");
+    assert!(tokio::task::block_in_place(|| relay.end()).0);
+}
+
+#[test]
+fn a_check_tells_what_works_and_what_does_not() {
+    let database = migrated();
+    let redis = Shared::Redis.url();
+    let check = |set: &[&str]| {
+        let mut arguments = vec!["relay", "--check", "--db"];
+        let url = database.url();
+        arguments.push(&url);
+        arguments.extend(["--set", "sinks.r.type=redis"]);
+        arguments.extend(set.iter().flat_map(|set| ["--set", set]));
+        let output = pillarbox(&arguments);
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output))
+    };
+    let (good, said) = check(&[&format!("sinks.r.url={redis}")]);
+    assert!(good && said.contains("outbox  ok") && said.contains("sink r (redis)  ok"), "{said}");
+    let (good, said) = check(&["sinks.r.url=redis://:hush@127.0.0.1:1"]);
+    assert!(!good && said.contains("sink r (redis)  FAILED") && said.contains("outbox  ok"), "{said}");
+    assert!(!said.contains("hush"), "{said}");
+    let (good, said) = check(&[&format!("sinks.r.url={redis}"), "sinks.r.answer_witin=1"]);
+    assert!(!good && said.contains("sinks.r.answer_witin") && said.contains("answer_within"), "{said}");
+}
+
+#[test]
+fn the_reference_is_a_configuration() {
+    let output = pillarbox(&["config", "--reference"]);
+    assert!(output.status.success());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pillarbox.toml");
+    std::fs::write(&path, &output.stdout).unwrap();
+    let database = migrated();
+    let output = pillarbox(&["relay", "--check", "--config", path.to_str().unwrap(), "--db", &database.url()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let output = pillarbox(&["relay", "--config", "/nowhere/pillarbox.toml"]);
+    assert!(!output.status.success() && stderr(&output).contains("/nowhere/pillarbox.toml"), "{}", stderr(&output));
+    let output = pillarbox(&["relay"]);
+    assert!(!output.status.success() && stderr(&output).contains("--reference"), "{}", stderr(&output));
+}
