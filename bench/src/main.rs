@@ -4,6 +4,7 @@
 //! ratios are medians of ratios, each of one round in which both ran one after the other.
 
 mod backend;
+mod dispatch;
 mod drain;
 mod held;
 mod latency;
@@ -226,6 +227,9 @@ async fn everywhere<B: Backend>(bed: &B, sizes: &Sizes, args: &Args, report: &mu
         if args.wants(finish.name()) {
             drain::run(bed, sizes, finish, report).await?;
         }
+    }
+    if args.wants("dispatch") {
+        dispatch::run(bed, sizes, report).await?;
     }
     if args.wants("ordered_drain") {
         ordered::run(bed, sizes, report).await?;

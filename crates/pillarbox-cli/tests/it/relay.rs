@@ -23,6 +23,7 @@ struct Relay {
     process: Child,
     lines: Arc<Mutex<Vec<Value>>>,
     log: Arc<Mutex<String>>,
+    readers: Vec<thread::JoinHandle<()>>,
 }
 
 impl Relay {
@@ -37,20 +38,20 @@ impl Relay {
         let (lines, log) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(String::new())));
         let (out, err) = (process.stdout.take().unwrap(), process.stderr.take().unwrap());
         let of = lines.clone();
-        thread::spawn(move || {
+        let from_out = thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 of.lock().unwrap().push(serde_json::from_str(&line).expect("a line is one JSON object"));
             }
         });
         let of = log.clone();
-        thread::spawn(move || {
+        let from_err = thread::spawn(move || {
             for line in BufReader::new(err).lines().map_while(Result::ok) {
                 let mut log = of.lock().unwrap();
                 log.push_str(&line);
                 log.push('\n');
             }
         });
-        let relay = Self { process, lines, log };
+        let relay = Self { process, lines, log, readers: vec![from_out, from_err] };
         relay.address();
         relay
     }
@@ -92,6 +93,9 @@ impl Relay {
     fn end(mut self) -> (bool, String) {
         Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status().unwrap();
         let ended = self.process.wait().unwrap().success();
+        for reader in self.readers.drain(..) {
+            reader.join().unwrap();
+        }
         (ended, self.log())
     }
 }
