@@ -13,7 +13,7 @@ use rdkafka::{
 use tokio::{
     sync::{RwLock, oneshot},
     task::spawn_blocking,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, timeout_at},
 };
 
 use crate::{
@@ -57,18 +57,17 @@ impl KafkaSink {
         let shared = self.road.read().await;
         let answers = self.send_together(&producer, batch).await;
         drop(shared);
-        let suspects = answers.iter().filter(|answer| answer.as_ref().is_err_and(|refusal| refusal.is_shared)).count();
-        let is_shared = |refusal: &Refusal| refusal.is_shared && suspects > 1;
-        if !answers.iter().any(|answer| answer.as_ref().is_err_and(is_shared)) {
+        if !answers.iter().any(|answer| answer.as_ref().is_err_and(|refusal| refusal.is_shared)) {
             return answers.into_iter().map(|answer| answer.map_err(|refusal| refusal.error)).collect();
         }
+        // Even one by itself may have travelled with those of another batch.
         let _alone = self.road.write().await;
         let mut nobody: Option<SinkError> = None;
         let mut sent = Vec::with_capacity(batch.len());
         for (message, answer) in batch.iter().zip(answers) {
             sent.push(match answer {
                 Ok(()) => Ok(()),
-                Err(refusal) if !is_shared(&refusal) => Err(refusal.error),
+                Err(refusal) if !refusal.is_shared => Err(refusal.error),
                 Err(_) => match &nobody {
                     Some(error) => Err(error.clone()),
                     None => self.send_alone(&producer, message).await,
@@ -84,8 +83,9 @@ impl KafkaSink {
     }
 
     async fn send_alone(&self, producer: &Arc<Producer>, message: &Message) -> Sent {
-        let mut answers = self.send_together(producer, std::slice::from_ref(message)).await;
-        answers.pop().unwrap_or(Ok(())).map_err(|refusal| refusal.error)
+        let deadline = Instant::now() + self.answer_within;
+        let waiting = self.enqueue(producer, message, deadline).await;
+        self.answer(producer, waiting, deadline).await.map_err(|refusal| refusal.error)
     }
 
     /// Hands all messages over, then waits for all answers.
@@ -97,7 +97,7 @@ impl KafkaSink {
         }
         let mut answers = Vec::with_capacity(batch.len());
         for answer in waiting {
-            answers.push(self.answer(producer, answer).await);
+            answers.push(self.answer(producer, answer, deadline).await);
         }
         answers
     }
@@ -128,9 +128,11 @@ impl KafkaSink {
         }
     }
 
-    async fn answer(&self, producer: &Arc<Producer>, waiting: Waiting) -> Result<(), Refusal> {
+    async fn answer(&self, producer: &Arc<Producer>, waiting: Waiting, deadline: Instant) -> Result<(), Refusal> {
+        // It may have waited for a place in the queue until the deadline, and has its own time from then on.
+        let end = deadline + self.answer_within + GRACE;
         let alone = |error| Refusal { error, is_shared: false };
-        match timeout(self.answer_within + GRACE, waiting.map_err(alone)?).await {
+        match timeout_at(end, waiting.map_err(alone)?).await {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error))) => {
                 let is_shared = error::is_shared(&error);

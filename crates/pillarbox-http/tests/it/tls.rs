@@ -1,10 +1,11 @@
 //! Web hooks over TLS.
 
-use std::{fs, path::Path, process::Command, sync::Arc};
+use std::{fs, path::Path, process::Command, sync::Arc, time::Duration};
 
 use axum::http::Version;
 use pillarbox_core::port::{Sink, SinkErrorKind::Unavailable};
 use pillarbox_http::Options;
+use pillarbox_testkit::servers::Proxy;
 use rustls::{
     ServerConfig,
     crypto::ring,
@@ -54,6 +55,22 @@ async fn both_versions_of_http_go_over_tls() {
         let arrived = receiver.arrived();
         assert_eq!(arrived.len(), 50);
         assert!(arrived.iter().all(|arrived| arrived.version == version), "{:?}", arrived[0]);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_swallows_requests_is_not_used_again() {
+    let folder = certificate();
+    // With h2, one connection is for all requests.
+    let receiver = receiver(folder.path(), "h2");
+    let proxy = Proxy::to(receiver.addr()).unwrap();
+    let options = Options::new(format!("https://localhost:{}", proxy.port())).answer_within(Duration::from_millis(500));
+    let sink = options.root_certificates(folder.path().join("root.crt")).open().unwrap();
+    for _ in 0..3 {
+        assert_eq!(send(&sink, &message("orders")).await, Ok(()));
+        proxy.lose_answers();
+        assert_eq!(send(&sink, &message("orders")).await.unwrap_err().kind(), Unavailable);
+        proxy.resume();
     }
 }
 
