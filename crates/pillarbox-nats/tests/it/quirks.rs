@@ -203,6 +203,25 @@ fn a_lost_connection_is_told_at_once() {
 }
 
 #[test]
+fn a_connection_that_was_given_up_does_not_come_back() {
+    run(async {
+        let place = Nats::fresh().await;
+        let sink = place.sink();
+        assert_eq!(send_one(&sink, message(&place, None, b"1")).await, Ok(()));
+        place.proxy().refuse();
+        place.proxy().cut();
+        let error = send_one(&sink, message(&place, None, b"2")).await.expect_err("nobody");
+        assert_eq!(error.kind(), SinkErrorKind::Unavailable, "{error}");
+        place.proxy().accept().expect("to accept");
+        // Nobody asked for one: no signal can tell that none comes.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(place.proxy().connections(), 0);
+        assert_eq!(send_one(&sink, message(&place, None, b"3")).await, Ok(()));
+        assert_eq!(place.proxy().connections(), 1);
+    });
+}
+
+#[test]
 fn the_second_server_is_tried_when_the_first_is_down() {
     run(async {
         let (down, place) = (Nats::fresh().await, Nats::fresh().await);
