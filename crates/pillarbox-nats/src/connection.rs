@@ -270,7 +270,7 @@ fn judge(config: &Config) -> Result<(), &'static str> {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_open = self.slot().open.is_some();
+        let is_open = self.slot().living().is_some();
         f.debug_struct("Connection").field("options", &self.options).field("is_open", &is_open).finish_non_exhaustive()
     }
 }
