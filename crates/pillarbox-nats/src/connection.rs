@@ -118,17 +118,12 @@ impl Connection {
         judge(&config).map_err(told)
     }
 
-    /// The subject under which JetStream is asked for what it is, or the stream is looked at.
-    pub(crate) fn question(&self) -> String {
-        let Options { domain, prefix, stream, .. } = &self.options;
-        let api = match (domain, prefix) {
-            (Some(domain), _) => format!("$JS.{domain}.API"),
-            (None, Some(prefix)) => prefix.clone(),
-            (None, None) => "$JS.API".into(),
-        };
-        match stream {
-            Some(stream) => format!("{api}.STREAM.INFO.{}", stream.name),
-            None => format!("{api}.INFO"),
+    /// The subject of a question to JetStream.
+    pub(crate) fn api(&self, question: &str) -> String {
+        match (&self.options.domain, &self.options.prefix) {
+            (Some(domain), _) => format!("$JS.{domain}.API.{question}"),
+            (None, Some(prefix)) => format!("{prefix}.{question}"),
+            (None, None) => format!("$JS.API.{question}"),
         }
     }
 
@@ -161,13 +156,15 @@ impl Connection {
 
     async fn login(&self) -> Result<ConnectOptions, SinkError> {
         let options = &self.options;
+        let servers = u32::try_from(self.servers.len()).unwrap_or(u32::MAX - 1);
         let mut connect = ConnectOptions::new()
             .name("pillarbox")
             // Each server once: after that, the next send tries.
             .max_reconnects(self.servers.len())
             .reconnect_delay_callback(|_| Duration::ZERO)
             .ignore_discovered_servers()
-            .connection_timeout(options.answer_within)
+            // So that there is time for the next if one does not answer.
+            .connection_timeout(options.answer_within / (servers + 1))
             .request_timeout(Some(options.answer_within));
         if let (Some(user), Some(password)) = (&options.user, &options.password) {
             connect = connect.user_and_password(user.clone(), password.clone());
@@ -273,7 +270,7 @@ fn judge(config: &Config) -> Result<(), &'static str> {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_open = self.slot().open.is_some();
+        let is_open = self.slot().living().is_some();
         f.debug_struct("Connection").field("options", &self.options).field("is_open", &is_open).finish_non_exhaustive()
     }
 }

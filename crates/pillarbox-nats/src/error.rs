@@ -18,12 +18,17 @@ pub(crate) fn silent(servers: &str) -> SinkError {
     unreachable(servers, "no answer in time")
 }
 
+/// Somebody will create it: not the message's end.
+pub(crate) fn no_stream(subject: &str) -> SinkError {
+    SinkError::failed(format_args!(
+        "no stream takes the subject {subject}: create one, or give the sink's option stream a name and subjects"
+    ))
+}
+
 /// The answer to one message.
 pub(crate) fn answer(servers: &str, subject: &str, error: &PublishError, is_lost: bool) -> SinkError {
     match error.kind() {
-        PublishErrorKind::StreamNotFound => SinkError::failed(format_args!(
-            "no stream takes the subject {subject}: create one, or give the sink's option stream a name and subjects"
-        )),
+        PublishErrorKind::StreamNotFound => no_stream(subject),
         PublishErrorKind::TimedOut => silent(servers),
         PublishErrorKind::BrokenPipe => unreachable(servers, "the connection is lost"),
         PublishErrorKind::MaxPayloadExceeded => SinkError::rejected(error),

@@ -16,9 +16,9 @@
 //!
 //! # What it confirms
 //! A message is confirmed when a stream has answered that it has stored it, as safely as the stream is set up to: in its
-//! file, and on a majority of its replicas. A subscriber without a stream does not count. NATS writes to the disk before it
-//! answers, and has the disk sync every two minutes (`sync_interval`): the end of the server's process loses nothing, the
-//! end of its machine may, unless there are replicas.
+//! file, and on a majority of its replicas. A subscriber without a stream does not count. A stream without replicas has
+//! written to its file before it answers, and syncs the disk every two minutes (`sync_interval`): the end of the server's
+//! process loses nothing, the end of its machine may.
 //!
 //! The event's id goes along as `Nats-Msg-Id`, so that the stream drops a second message of the same event within its
 //! `duplicate_window`, two minutes by default. A stream knows ids only, and would drop the same event under another subject,

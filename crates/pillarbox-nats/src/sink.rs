@@ -3,7 +3,7 @@
 use std::{future::Future, time::Duration};
 
 use async_nats::jetstream::{
-    context::{PublishError, PublishErrorKind},
+    context::{GetStreamByNameErrorKind, PublishError, PublishErrorKind},
     message::PublishMessage,
     publish::PublishAck,
     response::Response,
@@ -60,16 +60,22 @@ impl NatsSink {
 
     async fn send_one(&self, open: &Open, message: &Message, publish: PublishMessage, deadline: Instant) -> Sent {
         let publishing = async {
-            let ack = self.publish(open, message, publish.clone()).await?;
+            let ack = self.publish(open, message, publish.clone(), deadline).await?;
             if ack.duplicate && !self.has_subject(open, &ack, message).await {
-                self.publish(open, message, publish.message_id(message::id_for_subject(message))).await?;
+                self.publish(open, message, publish.message_id(message::id_for_subject(message)), deadline).await?;
             }
             Ok(())
         };
         self.unless_told(open, &message.topic, deadline, publishing).await
     }
 
-    async fn publish(&self, open: &Open, message: &Message, publish: PublishMessage) -> Result<PublishAck, SinkError> {
+    async fn publish(
+        &self,
+        open: &Open,
+        message: &Message,
+        publish: PublishMessage,
+        deadline: Instant,
+    ) -> Result<PublishAck, SinkError> {
         let mut tries = 1;
         loop {
             let asked = open.jetstream.send_publish(message.topic.to_string(), publish.clone());
@@ -80,11 +86,31 @@ impl NatsSink {
                     tries += 1;
                     sleep(BETWEEN_TRIES).await;
                 }
+                Err(error) if error.kind() == PublishErrorKind::StreamNotFound => {
+                    return Err(self.without_answer(open, &message.topic, deadline).await);
+                }
                 Err(error) => {
                     return Err(error::answer(self.connection.names(), &message.topic, &error, open.is_lost()));
                 }
             }
         }
+    }
+
+    /// Why nobody listens to a subject: there is no stream for it, or the stream's servers, or all of them, have no leader.
+    async fn without_answer(&self, open: &Open, subject: &str, deadline: Instant) -> SinkError {
+        let names = self.connection.names();
+        let asking = async {
+            Err(match open.jetstream.stream_by_subject(subject).await {
+                Ok(stream) => error::unreachable(names, format_args!("stream {stream} has nobody who answers for it")),
+                Err(error) if error.kind() == GetStreamByNameErrorKind::NotFound => error::no_stream(subject),
+                Err(error) => error::unreachable(names, format_args!("JetStream: {error}")),
+            })
+        };
+        let told = self.unless_told(open, &self.connection.api("STREAM.NAMES"), deadline, asking).await;
+        // Who may not ask is to believe it.
+        told.err()
+            .filter(|error| error.kind() == SinkErrorKind::Unavailable)
+            .unwrap_or_else(|| error::no_stream(subject))
     }
 
     /// Whether the message that is there has this one's subject. No if nobody knows any more: twice is better than never.
@@ -140,7 +166,10 @@ impl NatsSink {
                 Err(error) => Err(error::unreachable(names, format_args!("JetStream: {error}"))),
             }
         };
-        let question = self.connection.question();
+        let question = match &self.connection.options().stream {
+            Some(stream) => self.connection.api(&format!("STREAM.INFO.{}", stream.name)),
+            None => self.connection.api("INFO"),
+        };
         match self.unless_told(&open, &question, deadline, looking).await {
             // Who may not ask this may publish all the same, and the server is there.
             Err(error) if error.kind() == SinkErrorKind::Failed => Ok(()),

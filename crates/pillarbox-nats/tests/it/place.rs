@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, thread};
 
 use async_nats::{
     HeaderMap,
-    jetstream::{Context, message::StreamMessage, stream::Config},
+    jetstream::{Context, ErrorCode, context::CreateStreamErrorKind, message::StreamMessage, stream::Config},
 };
 use pillarbox_core::port::{Message, Sent, Sink};
 use pillarbox_nats::{NatsSink, Options};
@@ -43,7 +43,7 @@ impl Place for Nats {
             ..Config::default()
         };
         for stream in [stream(&name, format!("{name}.>"), 0), stream(&refused, refused.clone(), 8)] {
-            jetstream.create_stream(stream).await.expect("a stream");
+            create(&jetstream, stream).await;
         }
         let proxy = Proxy::to_url(&url).expect("a proxy");
         Self { proxy, topic: format!("{name}.placed").into(), name, refused: refused.into() }
@@ -88,6 +88,15 @@ impl Drop for Nats {
 
 pub(crate) async fn connect(url: &str) -> Context {
     async_nats::jetstream::new(async_nats::connect(url).await.expect("a connection"))
+}
+
+/// The server removes the folder of an account's streams with the last of them, also when another is just being created there:
+/// then it is to be asked again.
+async fn create(jetstream: &Context, stream: Config) {
+    while let Err(error) = jetstream.create_stream(stream.clone()).await {
+        let CreateStreamErrorKind::JetStream(told) = error.kind() else { panic!("{error}") };
+        assert_eq!(told.error_code(), ErrorCode::STREAM_CREATE, "{told}");
+    }
 }
 
 /// Every message of a stream.

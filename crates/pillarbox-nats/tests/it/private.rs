@@ -189,13 +189,17 @@ fn a_subject_that_is_forbidden_fails_alone_and_at_once() {
                  permissions: {{ publish: {publish}, subscribe: \"_INBOX.>\" }} }} ] }}"
             )
         };
-        let server = Server::start(&settings("\"orders.placed\""));
+        let server = Server::start(&settings("[ \"orders.placed\", \"lonely\" ]"));
         let admin = Options::new(server.url("admin:admin@")).stream(orders()).open().expect("a sink");
         assert_eq!(admin.check().await, Ok(()));
         let sink = Options::new(server.url("relay:relay@")).open().expect("a sink");
         // It may not ask, but publish.
         assert_eq!(sink.check().await, Ok(()));
         let start = Instant::now();
+        // Nor may it ask why nobody answers.
+        let error = send_one(&sink, message("lonely")).await.expect_err("no stream");
+        assert_eq!(error.kind(), SinkErrorKind::Failed, "{error}");
+        assert!(error.to_string().contains("no stream takes"), "{error}");
         for _ in 0..2 {
             let answers =
                 sink.send(&[message("orders.placed"), message("orders.paid"), message("orders.placed")]).await;
@@ -246,8 +250,13 @@ fn a_server_without_jetstream_is_told() {
         let plain = Server::start("accounts { A: { jetstream: disabled, users: [ { user: a, password: a } ] } }");
         assert_eq!(Options::new(server.url("")).open().expect("a sink").check().await, Ok(()));
         let sink = Options::new(plain.url("a:a@")).open().expect("a sink");
-        let error = sink.check().await.expect_err("no JetStream");
-        assert_eq!(error.kind(), SinkErrorKind::Unavailable);
-        assert!(error.to_string().contains("JetStream"), "{error}");
+        for error in [
+            sink.check().await.expect_err("no JetStream"),
+            // Nobody's messages would get through.
+            send_one(&sink, message("orders.placed")).await.expect_err("no JetStream"),
+        ] {
+            assert_eq!(error.kind(), SinkErrorKind::Unavailable, "{error}");
+            assert!(error.to_string().contains("JetStream"), "{error}");
+        }
     });
 }

@@ -13,6 +13,7 @@ use pillarbox_testkit::{
     servers::Shared,
     sinks::{ANSWER_WITHIN, Place, message, run},
 };
+use tokio::runtime::Handle;
 
 use crate::place::{Nats, connect, id, read, send_one};
 
@@ -203,6 +204,37 @@ fn a_lost_connection_is_told_at_once() {
 }
 
 #[test]
+fn nothing_is_left_of_a_connection_that_was_lost() {
+    run(async {
+        let place = Nats::fresh().await;
+        let sink = place.sink();
+        let tasks = || Handle::current().metrics().num_alive_tasks();
+        until(|| tasks() == 0).await;
+        assert_eq!(send_one(&sink, message(&place, None, b"1")).await, Ok(()));
+        assert_ne!(tasks(), 0);
+        place.proxy().refuse();
+        place.proxy().cut();
+        let error = send_one(&sink, message(&place, None, b"2")).await.expect_err("nobody");
+        assert_eq!(error.kind(), SinkErrorKind::Unavailable, "{error}");
+        // The client does not try for ever, behind the sink's back.
+        until(|| tasks() == 0).await;
+    });
+}
+
+#[test]
+fn a_connection_that_was_lost_meanwhile_is_replaced_without_an_error() {
+    run(async {
+        let place = Nats::fresh().await;
+        let sink = place.sink();
+        assert_eq!(send_one(&sink, message(&place, None, b"1")).await, Ok(()));
+        assert!(format!("{sink:?}").contains("is_open: true"), "{sink:?}");
+        place.proxy().cut();
+        until(|| format!("{sink:?}").contains("is_open: false")).await;
+        assert_eq!(send_one(&sink, message(&place, None, b"2")).await, Ok(()));
+    });
+}
+
+#[test]
 fn the_second_server_is_tried_when_the_first_is_down() {
     run(async {
         let (down, place) = (Nats::fresh().await, Nats::fresh().await);
@@ -272,4 +304,28 @@ fn a_batch_may_be_larger_than_what_the_client_lets_wait() {
         let batch: Vec<_> = (0..6000).map(|_| message(&place, None, b"1")).collect();
         assert!(sink.send(&batch).await.iter().all(Result::is_ok));
     });
+}
+
+#[test]
+fn a_connection_ends_when_it_is_closed_or_its_answers_are_late() {
+    run(async {
+        let place = Nats::fresh().await;
+        let sink = place.sink();
+        assert_eq!(send_one(&sink, message(&place, None, b"1")).await, Ok(()));
+        assert_eq!(place.proxy().connections(), 1);
+        sink.close().await;
+        until(|| place.proxy().connections() == 0).await;
+        assert_eq!(send_one(&sink, message(&place, None, b"2")).await, Ok(()));
+        place.proxy().lose_answers();
+        let error = send_one(&sink, message(&place, None, b"3")).await.expect_err("no answer");
+        assert_eq!(error.kind(), SinkErrorKind::Unavailable, "{error}");
+        until(|| place.proxy().connections() == 0).await;
+    });
+}
+
+/// Waits for what happens on other threads.
+async fn until(has_happened: impl Fn() -> bool) {
+    while !has_happened() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }

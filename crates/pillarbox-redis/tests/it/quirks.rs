@@ -138,3 +138,27 @@ fn what_is_not_checked_is_not_called_stored() {
         assert_eq!(sink.abilities().confirms, confirms);
     }
 }
+
+#[test]
+fn a_connection_ends_when_it_is_closed_or_its_answers_are_late() {
+    run(async {
+        let place = Redis::fresh().await;
+        let sink = place.sink();
+        assert_eq!(send_one(&sink, message(&place, None, b"1")).await, Ok(()));
+        assert_eq!(place.proxy().connections(), 1);
+        sink.close().await;
+        until(|| place.proxy().connections() == 0).await;
+        assert_eq!(send_one(&sink, message(&place, None, b"2")).await, Ok(()));
+        place.proxy().lose_answers();
+        let error = send_one(&sink, message(&place, None, b"3")).await.expect_err("no answer");
+        assert_eq!(error.kind(), SinkErrorKind::Unavailable, "{error}");
+        until(|| place.proxy().connections() == 0).await;
+    });
+}
+
+/// Waits for what happens on other threads.
+async fn until(has_happened: impl Fn() -> bool) {
+    while !has_happened() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
