@@ -1,0 +1,57 @@
+//! A server of its own, which dies.
+
+use std::{collections::HashSet, time::Duration};
+
+use pillarbox_core::port::{Sink, SinkErrorKind};
+use pillarbox_mqtt::Options;
+use pillarbox_testkit::{servers::Mosquitto, sinks::run};
+
+use crate::support::{Observer, message, name};
+
+/// In an orderly way: Mosquitto writes what it has to the disk now and then, and when it ends.
+#[test]
+fn what_was_confirmed_survives_the_servers_restart() {
+    let mut server = Mosquitto::start().unwrap();
+    run(async {
+        let topic = name();
+        let observer = Observer::new(&server.url(), &topic).await;
+        let sink = Options::new(server.url()).answer_within(Duration::from_secs(5)).open().unwrap();
+        let sender = tokio::spawn({
+            let (sink, topic) = (sink.clone(), topic.clone());
+            async move {
+                let (mut confirmed, mut down, mut after) = (Vec::new(), 0, 0);
+                while after < 5 {
+                    let batch: Vec<_> = (0..20).map(|_| message(&topic, "1")).collect();
+                    let answers = sink.send(&batch).await;
+                    for (message, answer) in batch.iter().zip(&answers) {
+                        match answer {
+                            Ok(()) => confirmed.push(message.id.to_string()),
+                            Err(error) => {
+                                assert_eq!(error.kind(), SinkErrorKind::Unavailable, "{error}");
+                                down += 1;
+                            }
+                        }
+                    }
+                    if answers.iter().all(Result::is_ok) {
+                        after += usize::from(down > 0);
+                    } else {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                }
+                confirmed
+            }
+        });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let server = tokio::task::spawn_blocking(move || {
+            server.stop();
+            server.start_again().unwrap();
+            server
+        });
+        let _server = server.await.unwrap();
+        let confirmed = sender.await.unwrap();
+        assert!(confirmed.len() > 200, "{}", confirmed.len());
+        let there: HashSet<_> = observer.received().await.into_iter().map(|received| received.id).collect();
+        let lost = confirmed.iter().filter(|id| !there.contains(*id)).count();
+        assert_eq!(lost, 0, "of {}", confirmed.len());
+    });
+}
