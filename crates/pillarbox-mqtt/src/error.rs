@@ -18,6 +18,8 @@ pub(crate) struct End {
     pub(crate) error: SinkError,
     /// What it means for a message that was alone on the connection, if it ended for a message.
     pub(crate) blame: Option<SinkError>,
+    /// There was no goodbye, or it was lost: nobody knows why.
+    pub(crate) is_cut: bool,
 }
 
 /// A setting that can't be. Not to be mended by waiting.
@@ -49,7 +51,11 @@ pub(crate) fn answer(ack: &PubAck) -> Sent {
 
 impl End {
     pub(crate) fn new(words: impl fmt::Display) -> Self {
-        Self { error: SinkError::unavailable(words), blame: None }
+        Self { error: SinkError::unavailable(words), blame: None, is_cut: false }
+    }
+
+    fn cut(words: impl fmt::Display) -> Self {
+        Self { is_cut: true, ..Self::new(words) }
     }
 
     pub(crate) fn of(error: &ConnectionError) -> Self {
@@ -63,10 +69,7 @@ impl End {
                     words = format!("{words}: {explained}");
                 }
                 let blame = is_for_a_message(*reason_code).then(|| SinkError::rejected(&words));
-                Self {
-                    error: SinkError::unavailable(format_args!("the server has ended the connection: {words}")),
-                    blame,
-                }
+                Self { blame, ..Self::new(format_args!("the server has ended the connection: {words}")) }
             }
             // A reason that the client does not know. Mosquitto answers so to what is larger than its message_size_limit.
             ConnectionError::MqttState(StateError::Deserialization(PacketError::InvalidConnectReturnCode(code))) => {
@@ -74,22 +77,28 @@ impl End {
                     0x95 => SinkError::rejected("packet too large (0x95)"),
                     code => SinkError::failed(format_args!("reason 0x{code:02X}")),
                 };
-                Self { error: SinkError::unavailable(&blame), blame: Some(blame) }
+                Self { blame: Some(blame.clone()), ..Self::new(blame) }
             }
-            ConnectionError::MqttState(StateError::ConnectionAborted) => Self::new("the server has cut the connection"),
+            ConnectionError::MqttState(StateError::ConnectionAborted) => Self::cut("the server has cut the connection"),
+            // The last is what the client has for what can't be read or written.
+            ConnectionError::Io(error)
+            | ConnectionError::MqttState(StateError::Io(error) | StateError::Deserialization(PacketError::Io(error))) => {
+                Self::cut(error)
+            }
             ConnectionError::MqttState(StateError::AwaitPingResp) => Self::new("no sign of life from the server"),
             error => Self::new(error),
         }
     }
 }
 
-/// Reasons for a goodbye that are about what was said, and not about who said it or when.
+/// Reasons for a goodbye that may be about what was said, and not about who said it or when.
 fn is_for_a_message(reason: Goodbye) -> bool {
     matches!(
         reason,
         Goodbye::MalformedPacket
             | Goodbye::ProtocolError
             | Goodbye::ImplementationSpecificError
+            | Goodbye::NotAuthorized
             | Goodbye::TopicNameInvalid
             | Goodbye::PacketTooLarge
             | Goodbye::PayloadFormatInvalid
@@ -170,5 +179,7 @@ mod tests {
         assert_eq!(unknown.blame.map(|error| error.kind()), Some(Failed));
         let refused = End::of(&ConnectionError::ConnectionRefused(ConnectReturnCode::BadUserNamePassword));
         assert!(refused.error.to_string().contains("bad user name password"));
+        assert!(!refused.is_cut);
+        assert!(End::of(&ConnectionError::MqttState(StateError::ConnectionAborted)).is_cut);
     }
 }

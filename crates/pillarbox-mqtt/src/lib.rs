@@ -22,12 +22,14 @@
 //! | not authorized, topic name invalid, payload format invalid (0x87, 0x90, 0x99) | rejected |
 //! | unspecified, implementation specific, quota exceeded (0x80, 0x83, 0x97) | failed |
 //! | larger than its Maximum Packet Size | rejected, without being sent |
-//! | a goodbye for what was said: packet too large, malformed packet, and the like | rejected, see below |
+//! | a goodbye for what was said: not authorized, packet too large, malformed packet, and the like | rejected, see below |
+//! | the connection is cut whenever this message is sent, and not at others | failed, see below |
 //! | any other goodbye, a refused connection, silence | unavailable |
 //!
-//! A server that ends the connection for one bad message does not say for which. Then those that have no answer yet are
-//! sent again, one by one: the bad one is found, and its neighbours go through. A neighbour that the server had already taken
-//! arrives twice.
+//! A server that ends the connection for one bad message does not say for which. When it ends for a message, or without a
+//! word, those that have no answer yet are sent again at once, one by one: the bad one is found, and its neighbours go
+//! through. It is blamed if the connection ends twice while it is alone on it. A neighbour that the server had already
+//! taken arrives twice.
 //!
 //! # How a message travels
 //! By the CloudEvents binding for MQTT 5, in binary mode:

@@ -121,7 +121,8 @@ mod tests {
 
     #[test]
     fn what_mqtt_cant_carry_is_rejected_with_the_reason() {
-        let cases: [(fn(&mut Message), &str); 9] = [
+        type Change = fn(&mut Message);
+        let cases: [(Change, &str); 9] = [
             (|message| message.topic = "".into(), "empty"),
             (|message| message.topic = "shop/+".into(), "subscriptions"),
             (|message| message.topic = "shop/#".into(), "subscriptions"),

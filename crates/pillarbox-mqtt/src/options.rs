@@ -289,7 +289,7 @@ mod tests {
         ] {
             assert_eq!(parse(url).map(|server| server.to_string()).expect(url), expected);
         }
-        let server = parse("mqtt://sh%40p:%C3%BC%25@broker").ok().expect("a url");
+        let server = parse("mqtt://sh%40p:%C3%BC%25@broker").expect("a url");
         assert_eq!((server.user.as_deref(), server.password.as_deref()), (Some("sh@p"), Some("ü%")));
         assert_eq!(decoded("%2"), None);
         assert_eq!(decoded("%ff"), None);

@@ -92,23 +92,47 @@ impl Inner {
         let packets: Vec<_> = packets.into_iter().filter(|(n, packet)| fits(&open, packet, &mut answers[*n])).collect();
         let Some(end) = self.publish(&open, &packets, answers, deadline).await? else { return Ok(()) };
         drop(turn);
-        if end.blame.is_none() {
+        // Some servers refuse a message, and cut the connection as well.
+        let is_refused = packets.iter().any(|(n, _)| matches!(answers[*n], Some(Err(_))));
+        if end.blame.is_none() && !end.is_cut && !is_refused {
             return Err(end.error);
         }
-        tracing::debug!(error = %end.error, "the connection has ended for a message: those without an answer go one by one");
+        tracing::debug!(error = %end.error, "the connection has ended, maybe for a message: they go one by one");
         let _turn = timeout_at(deadline, self.turns.write()).await.map_err(|_| self.silent())?;
         // What a batch left that was dropped may be on it, and to blame.
         self.connection.renew().await;
-        for (at, (n, _)) in packets.iter().enumerate() {
-            if answers[*n].is_some() {
-                continue;
-            }
-            let open = self.connection.open(deadline).await?;
-            if let Some(end) = self.publish(&open, &packets[at..=at], answers, deadline).await? {
-                answers[*n] = Some(Err(end.blame.ok_or(end.error)?));
+        let mut is_alive = false;
+        let mut cut = Vec::new();
+        for (at, (n, _)) in packets.iter().enumerate().filter(|(_, (n, _))| answers[*n].is_none()).collect::<Vec<_>>() {
+            match self.publish_alone(&packets[at..=at], answers, deadline).await? {
+                None => is_alive = true,
+                Some(End { blame: Some(blame), .. }) => answers[*n] = Some(Err(blame)),
+                Some(end) if end.is_cut => cut.push((*n, end.error)),
+                Some(end) => return Err(end.error),
             }
         }
+        for (n, error) in cut {
+            // A server that takes others is not down. Else nobody is to blame, and all would fail with it in the end.
+            let blame = || SinkError::failed(format_args!("the connection ends whenever this is sent: {error}"));
+            answers[n] = Some(Err(if is_alive { blame() } else { error.clone() }));
+        }
         Ok(())
+    }
+
+    /// One that is to blame ends the connection whenever it comes. What is but near when it ends does not. Tells the end, if
+    /// there is no answer.
+    async fn publish_alone(
+        &self,
+        packet: &[(usize, Publish)],
+        answers: &mut [Option<Sent>],
+        deadline: Instant,
+    ) -> Result<Option<End>, SinkError> {
+        let open = self.connection.open(deadline).await?;
+        if self.publish(&open, packet, answers, deadline).await?.is_none() {
+            return Ok(None);
+        }
+        let open = self.connection.open(deadline).await?;
+        self.publish(&open, packet, answers, deadline).await
     }
 
     /// Hands all to the client, then takes the answers. Tells if the connection ended before there were any.
@@ -149,13 +173,11 @@ impl Inner {
     async fn check(&self) -> Sent {
         let deadline = Instant::now() + self.options.answer_within;
         let open = self.connection.open(deadline).await?;
-        match timeout_at(deadline, open.question()).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                self.connection.give_up(&open).await;
-                Err(self.silent())
-            }
+        if let Ok(answer) = timeout_at(deadline, open.question()).await {
+            return answer;
         }
+        self.connection.give_up(&open).await;
+        Err(self.silent())
     }
 
     fn silent(&self) -> SinkError {

@@ -19,7 +19,7 @@ const CONNECT: u8 = 1;
 const PUBLISH: u8 = 3;
 
 /// Says welcome with these properties. A topic is a reason in decimal, with which it answers; `bye/` before it is a goodbye
-/// instead.
+/// instead, and `cut/` the end after it; `cut` alone is the end without a word.
 async fn server(welcome: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -55,10 +55,17 @@ async fn serve(mut stream: TcpStream, welcome: &[u8]) -> std::io::Result<()> {
             PUBLISH => {
                 let end = 2 + usize::from(u16::from_be_bytes([body[0], body[1]]));
                 let topic = std::str::from_utf8(&body[2..end]).unwrap();
+                if topic == "cut" {
+                    return Ok(());
+                }
                 if let Some(reason) = topic.strip_prefix("bye/") {
                     return stream.write_all(&[0xE0, 2, reason.parse().unwrap(), 0]).await;
                 }
-                stream.write_all(&[0x40, 3, body[end], body[end + 1], topic.parse().unwrap()]).await?;
+                let (reason, is_last) = topic.strip_prefix("cut/").map_or((topic, false), |reason| (reason, true));
+                stream.write_all(&[0x40, 3, body[end], body[end + 1], reason.parse().unwrap()]).await?;
+                if is_last {
+                    return Ok(());
+                }
             }
             _ => {}
         }
@@ -88,12 +95,40 @@ fn each_reason_goes_to_its_own_message() {
     });
 }
 
+/// More than may be under way at once, from several sides.
+#[test]
+fn batches_at_once_get_their_own_answers() {
+    run(async {
+        let sink = options(server(&[]).await).answer_within(Duration::from_secs(30)).open().unwrap();
+        let tasks: Vec<_> = (0..4)
+            .map(|task| {
+                let sink = sink.clone();
+                tokio::spawn(async move {
+                    for count in [1, 20, 1500] {
+                        let is_good = |n: usize| n % 3 != task;
+                        let reason = |n| if is_good(n) { "0" } else { "151" };
+                        let batch: Vec<_> = (0..count).map(|n| message(&topic(reason(n)), "1")).collect();
+                        let answers = sink.send(&batch).await;
+                        assert_eq!(answers.len(), count);
+                        for (n, answer) in answers.iter().enumerate() {
+                            assert_eq!(answer.is_ok(), is_good(n), "message {n}: {answer:?}");
+                        }
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+}
+
 /// 149 is "packet too large", which the client does not know as an answer: to it the connection is broken.
 #[test]
 fn one_message_that_ends_the_connection_takes_no_neighbour_with_it() {
     run(async {
         let url = server(&[]).await;
-        for bad in ["bye/149", "bye/144", "bye/129", "149"] {
+        for bad in ["bye/149", "bye/144", "bye/129", "bye/135", "149", "cut/135"] {
             let sink = options(url.clone()).open().unwrap();
             let batch = ["0", bad, "16", bad, "0"].map(|reason| message(&topic(reason), "1"));
             let answers = sink.send(&batch).await;
@@ -103,6 +138,25 @@ fn one_message_that_ends_the_connection_takes_no_neighbour_with_it() {
             for n in [1, 3] {
                 assert_error(&answers[n], Rejected, "(0x");
             }
+        }
+    });
+}
+
+#[test]
+fn one_message_at_which_the_connection_is_cut_without_a_word_fails_alone() {
+    run(async {
+        let sink = options(server(&[]).await).open().unwrap();
+        let batch = ["0", "cut", "16", "cut", "0"].map(|reason| message(&topic(reason), "1"));
+        let answers = sink.send(&batch).await;
+        for n in [0, 2, 4] {
+            assert_eq!(answers[n], Ok(()), "message {n}");
+        }
+        for n in [1, 3] {
+            assert_error(&answers[n], Failed, "ends whenever this is sent");
+        }
+        // With nobody who gets through, it may as well be the server.
+        for answer in sink.send(&[message(&topic("cut"), "1"), message(&topic("cut"), "2")]).await {
+            assert_error(&answer, Unavailable, "");
         }
     });
 }

@@ -8,20 +8,24 @@ use pillarbox_testkit::{servers::Mosquitto, sinks::run};
 
 use crate::support::{Observer, message, name};
 
-/// In an orderly way: Mosquitto writes what it has to the disk now and then, and when it ends.
+/// Of each topic the server keeps the last message, so that who comes later sees what it has. It ends in an orderly way:
+/// Mosquitto writes what it has to the disk now and then, and when it ends.
 #[test]
 fn what_was_confirmed_survives_the_servers_restart() {
     let mut server = Mosquitto::start().unwrap();
     run(async {
         let topic = name();
-        let observer = Observer::new(&server.url(), &topic).await;
-        let sink = Options::new(server.url()).answer_within(Duration::from_secs(5)).open().unwrap();
+        let sink = Options::new(server.url()).retain(true).answer_within(Duration::from_secs(5)).open().unwrap();
+        let (count, mut counted) = tokio::sync::watch::channel(0);
         let sender = tokio::spawn({
             let (sink, topic) = (sink.clone(), topic.clone());
             async move {
                 let (mut confirmed, mut down, mut after) = (Vec::new(), 0, 0);
                 while after < 5 {
-                    let batch: Vec<_> = (0..20).map(|_| message(&topic, "1")).collect();
+                    let mut batch: Vec<_> = (0..20).map(|_| message(&topic, "1")).collect();
+                    for message in &mut batch {
+                        message.topic = format!("{topic}/{}", message.id).into();
+                    }
                     let answers = sink.send(&batch).await;
                     for (message, answer) in batch.iter().zip(&answers) {
                         match answer {
@@ -32,6 +36,7 @@ fn what_was_confirmed_survives_the_servers_restart() {
                             }
                         }
                     }
+                    count.send_replace(confirmed.len());
                     if answers.iter().all(Result::is_ok) {
                         after += usize::from(down > 0);
                     } else {
@@ -41,15 +46,16 @@ fn what_was_confirmed_survives_the_servers_restart() {
                 confirmed
             }
         });
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        counted.wait_for(|count| *count >= 200).await.unwrap();
         let server = tokio::task::spawn_blocking(move || {
             server.stop();
             server.start_again().unwrap();
             server
         });
-        let _server = server.await.unwrap();
+        let server = server.await.unwrap();
         let confirmed = sender.await.unwrap();
-        assert!(confirmed.len() > 200, "{}", confirmed.len());
+        assert!(confirmed.len() >= 300, "{}", confirmed.len());
+        let observer = Observer::new(&server.url(), &format!("{topic}/#")).await;
         let there: HashSet<_> = observer.received().await.into_iter().map(|received| received.id).collect();
         let lost = confirmed.iter().filter(|id| !there.contains(*id)).count();
         assert_eq!(lost, 0, "of {}", confirmed.len());

@@ -16,6 +16,7 @@ fn what_was_confirmed_survives_the_servers_death() {
         let connection = connect(&server.url()).await;
         declare(&connection.create_channel().await.unwrap(), &topic, &[]).await;
         let sink = Options::new(server.url()).answer_within(Duration::from_secs(5)).open().unwrap();
+        let (count, mut counted) = tokio::sync::watch::channel(0);
         let sender = tokio::spawn({
             let (sink, topic) = (sink.clone(), topic.clone());
             async move {
@@ -34,6 +35,7 @@ fn what_was_confirmed_survives_the_servers_death() {
                             }
                         }
                     }
+                    count.send_replace(confirmed.len());
                     if answers.iter().all(Result::is_ok) {
                         after += usize::from(down > 0);
                     } else {
@@ -43,7 +45,7 @@ fn what_was_confirmed_survives_the_servers_death() {
                 confirmed
             }
         });
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        counted.wait_for(|count| *count >= 200).await.unwrap();
         let server = tokio::task::spawn_blocking(move || {
             server.kill();
             server.start_again().unwrap();
@@ -51,7 +53,7 @@ fn what_was_confirmed_survives_the_servers_death() {
         });
         let server = server.await.unwrap();
         let confirmed = sender.await.unwrap();
-        assert!(confirmed.len() > 200, "{}", confirmed.len());
+        assert!(confirmed.len() >= 300, "{}", confirmed.len());
         let there = received(&connect(&server.url()).await, &topic).await;
         let there: std::collections::HashSet<_> = there.into_iter().map(|received| received.id).collect();
         let lost = confirmed.iter().filter(|id| !there.contains(*id)).count();
