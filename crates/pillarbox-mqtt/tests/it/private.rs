@@ -5,6 +5,7 @@ use std::{collections::HashSet, time::Duration};
 use pillarbox_core::port::{Sink, SinkErrorKind};
 use pillarbox_mqtt::Options;
 use pillarbox_testkit::{servers::Mosquitto, sinks::run};
+use tokio::sync::watch;
 
 use crate::support::{Observer, message, name};
 
@@ -16,11 +17,12 @@ fn what_was_confirmed_survives_the_servers_restart() {
     run(async {
         let topic = name();
         let sink = Options::new(server.url()).retain(true).answer_within(Duration::from_secs(5)).open().unwrap();
-        let (count, mut counted) = tokio::sync::watch::channel(0);
+        let (count, mut counted) = watch::channel(0);
+        let (back, is_back) = watch::channel(false);
         let sender = tokio::spawn({
             let (sink, topic) = (sink.clone(), topic.clone());
             async move {
-                let (mut confirmed, mut down, mut after) = (Vec::new(), 0, 0);
+                let (mut confirmed, mut after) = (Vec::new(), 0);
                 while after < 5 {
                     let mut batch: Vec<_> = (0..20).map(|_| message(&topic, "1")).collect();
                     for message in &mut batch {
@@ -30,15 +32,12 @@ fn what_was_confirmed_survives_the_servers_restart() {
                     for (message, answer) in batch.iter().zip(&answers) {
                         match answer {
                             Ok(()) => confirmed.push(message.id.to_string()),
-                            Err(error) => {
-                                assert_eq!(error.kind(), SinkErrorKind::Unavailable, "{error}");
-                                down += 1;
-                            }
+                            Err(error) => assert_eq!(error.kind(), SinkErrorKind::Unavailable, "{error}"),
                         }
                     }
                     count.send_replace(confirmed.len());
                     if answers.iter().all(Result::is_ok) {
-                        after += usize::from(down > 0);
+                        after += usize::from(*is_back.borrow());
                     } else {
                         tokio::time::sleep(Duration::from_millis(20)).await;
                     }
@@ -53,6 +52,7 @@ fn what_was_confirmed_survives_the_servers_restart() {
             server
         });
         let server = server.await.unwrap();
+        back.send_replace(true);
         let confirmed = sender.await.unwrap();
         assert!(confirmed.len() >= 300, "{}", confirmed.len());
         let observer = Observer::new(&server.url(), &format!("{topic}/#")).await;
