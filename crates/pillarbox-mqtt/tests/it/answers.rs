@@ -21,17 +21,21 @@ const PUBLISH: u8 = 3;
 /// Says welcome with these properties. A topic is a reason in decimal, with which it answers; `bye/` before it is a goodbye
 /// instead, and `cut/` the end after it; `cut` alone is the end without a word.
 async fn server(welcome: &'static [u8]) -> String {
+    server_that_says(0, welcome).await
+}
+
+async fn server_that_says(reason: u8, welcome: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve(stream, welcome));
+            tokio::spawn(serve(stream, reason, welcome));
         }
     });
     format!("mqtt://127.0.0.1:{port}")
 }
 
-async fn serve(mut stream: TcpStream, welcome: &[u8]) -> std::io::Result<()> {
+async fn serve(mut stream: TcpStream, reason: u8, welcome: &[u8]) -> std::io::Result<()> {
     loop {
         let kind = stream.read_u8().await? >> 4;
         let (mut length, mut shift) = (0_usize, 0);
@@ -48,7 +52,7 @@ async fn serve(mut stream: TcpStream, welcome: &[u8]) -> std::io::Result<()> {
         let count = |bytes: &[u8]| u8::try_from(bytes.len()).unwrap();
         match kind {
             CONNECT => {
-                let mut packet = vec![0x20, 3 + count(welcome), 0, 0, count(welcome)];
+                let mut packet = vec![0x20, 3 + count(welcome), 0, reason, count(welcome)];
                 packet.extend_from_slice(welcome);
                 stream.write_all(&packet).await?;
             }
@@ -247,5 +251,17 @@ fn a_server_that_confirms_nothing_is_of_no_use() {
         let sink = options(url.clone()).retain(true).open().unwrap();
         assert_error(&sink.check().await, Unavailable, "turn `retain` off");
         assert_eq!(options(url).open().unwrap().send(&[message(&topic("0"), "1")]).await, [Ok(())]);
+    });
+}
+
+#[test]
+fn who_may_not_enter_is_told_so_without_the_password() {
+    run(async {
+        let url = server_that_says(0x86, &[]).await.replace("://", "://shop:hush@");
+        let sink = options(url).open().unwrap();
+        for error in [sink.check().await, sink.send(&[message(&topic("0"), "1")]).await.remove(0)] {
+            assert_error(&error, Unavailable, "bad user name password");
+            assert!(!format!("{error:?}").contains("hush"));
+        }
     });
 }
