@@ -16,7 +16,7 @@ use tokio::{
 use crate::{error, options};
 
 /// After this time an attempt to connect is given up, and its socket with it.
-const ATTEMPT: Duration = Duration::from_secs(60);
+const ATTEMPT: Duration = Duration::from_mins(1);
 
 pub(crate) struct Connection {
     uri: AMQPUri,

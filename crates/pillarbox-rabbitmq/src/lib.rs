@@ -28,6 +28,9 @@
 //! sent again, one by one: the bad one is found, and its neighbours go through. A neighbour that the server had already taken
 //! arrives twice.
 //!
+//! The client logs what came back as a warning, its payload and headers included, under `lapin::returned_messages`: filter
+//! that where payloads must not be in logs.
+//!
 //! # How a message travels
 //! | of the message | in AMQP |
 //! |---|---|

@@ -175,7 +175,8 @@ mod tests {
     #[test]
     fn what_has_no_room_is_rejected_with_the_reason() {
         let long = "x".repeat(256);
-        let cases: [(fn(&mut Message, String), &str); 4] = [
+        type Change = fn(&mut Message, String);
+        let cases: [(Change, &str); 4] = [
             (|message, long| message.topic = long.into(), "the topic has 256 bytes"),
             (|message, long| message.content_type = long.into(), "the content type has 256 bytes"),
             (|message, long| message.headers.push((long, String::new())), "the name of a header has 256 bytes"),

@@ -274,3 +274,53 @@ fn fits(line: &Line, letter: &Letter<'_>, answer: &mut Option<Sent>) -> bool {
         _ => true,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use lapin::message::Delivery;
+    use pillarbox_core::Event;
+
+    use super::*;
+
+    fn message() -> Message {
+        let id = Event::builder("OrderPlaced").json(&()).build().expect("an event").id();
+        Message {
+            topic: "orders".into(),
+            key: None,
+            id,
+            content_type: "application/json".into(),
+            attributes: Vec::new(),
+            headers: Vec::new(),
+            payload: Bytes::new(),
+        }
+    }
+
+    fn came_back(message: &Message) -> BasicReturnMessage {
+        let mut delivery = Delivery::mock(0, "".into(), "orders".into(), false, Vec::new());
+        delivery.properties = delivery.properties.with_message_id(message.id.to_string().into());
+        BasicReturnMessage { delivery, reply_code: 312, reply_text: "NO_ROUTE".into() }
+    }
+
+    #[test]
+    fn a_yes_is_not_trusted_while_another_message_may_hide_behind_it() {
+        let sink = Options::new("amqp://localhost").open().expect("a sink");
+        let batch = [message(), message(), message()];
+        let letter = |n: usize| Letter::new(&batch[n], sink.inner.options.routing, 10).expect("a letter");
+        let letters: Vec<_> = (0..batch.len()).map(|n| (n, letter(n))).collect();
+        // The first has no answer yet, and came back with the acknowledgement of the third.
+        for (is_complete, first, third) in [(false, None, None), (true, Some(Ok(())), Some(Ok(())))] {
+            let mut answers = [first, Some(Err(error::nack())), Some(Ok(()))];
+            sink.inner.send_back(&letters, &[came_back(&batch[0])], &mut answers, is_complete);
+            assert!(answers[0].as_ref().is_some_and(|answer| answer.clone().is_err_and(|error| {
+                error.kind() == SinkErrorKind::Failed && error.to_string().contains("NO_ROUTE")
+            })));
+            assert_eq!(answers[1], Some(Err(error::nack())));
+            assert_eq!(answers[2], third);
+        }
+        // All that came back have their answers: nobody hides.
+        let mut answers = [Some(Ok(())), None, Some(Ok(()))];
+        sink.inner.send_back(&letters, &[came_back(&batch[0])], &mut answers, false);
+        assert_eq!((&answers[1], &answers[2]), (&None, &Some(Ok(()))));
+    }
+}

@@ -57,7 +57,7 @@ mod tests {
         for (json, expected) in [
             ("\"250ms\"", Some(Duration::from_millis(250))),
             ("\"10s\"", Some(Duration::from_secs(10))),
-            ("\"2 m\"", Some(Duration::from_secs(120))),
+            ("\"2 m\"", Some(Duration::from_mins(2))),
             ("3", Some(Duration::from_secs(3))),
             ("0.5", Some(Duration::from_millis(500))),
             ("\"10\"", None),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use pillarbox_core::port::{Sink, SinkErrorKind};
 use pillarbox_rabbitmq::Options;
 use pillarbox_testkit::{servers::RabbitMq, sinks::run};
+use tokio::sync::watch;
 
 use crate::support::{assert_error, connect, declare, message, name, received};
 
@@ -16,10 +17,12 @@ fn what_was_confirmed_survives_the_servers_death() {
         let connection = connect(&server.url()).await;
         declare(&connection.create_channel().await.unwrap(), &topic, &[]).await;
         let sink = Options::new(server.url()).answer_within(Duration::from_secs(5)).open().unwrap();
+        let (count, mut counted) = watch::channel(0);
+        let (back, is_back) = watch::channel(false);
         let sender = tokio::spawn({
             let (sink, topic) = (sink.clone(), topic.clone());
             async move {
-                let (mut confirmed, mut down, mut after) = (Vec::new(), 0, 0);
+                let (mut confirmed, mut after) = (Vec::new(), 0);
                 while after < 5 {
                     let batch: Vec<_> = (0..20).map(|_| message(&topic, "1")).collect();
                     let answers = sink.send(&batch).await;
@@ -28,14 +31,12 @@ fn what_was_confirmed_survives_the_servers_death() {
                             Ok(()) => confirmed.push(message.id.to_string()),
                             // The queue is a moment later than the server.
                             Err(error) if error.kind() == SinkErrorKind::Failed => {}
-                            Err(error) => {
-                                assert_eq!(error.kind(), SinkErrorKind::Unavailable, "{error}");
-                                down += 1;
-                            }
+                            Err(error) => assert_eq!(error.kind(), SinkErrorKind::Unavailable, "{error}"),
                         }
                     }
+                    count.send_replace(confirmed.len());
                     if answers.iter().all(Result::is_ok) {
-                        after += usize::from(down > 0);
+                        after += usize::from(*is_back.borrow());
                     } else {
                         tokio::time::sleep(Duration::from_millis(50)).await;
                     }
@@ -43,15 +44,16 @@ fn what_was_confirmed_survives_the_servers_death() {
                 confirmed
             }
         });
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        counted.wait_for(|count| *count >= 200).await.unwrap();
         let server = tokio::task::spawn_blocking(move || {
             server.kill();
             server.start_again().unwrap();
             server
         });
         let server = server.await.unwrap();
+        back.send_replace(true);
         let confirmed = sender.await.unwrap();
-        assert!(confirmed.len() > 200, "{}", confirmed.len());
+        assert!(confirmed.len() >= 300, "{}", confirmed.len());
         let there = received(&connect(&server.url()).await, &topic).await;
         let there: std::collections::HashSet<_> = there.into_iter().map(|received| received.id).collect();
         let lost = confirmed.iter().filter(|id| !there.contains(*id)).count();

@@ -42,7 +42,7 @@ fn what_came_back_is_told_from_its_neighbours() {
         let mut lost = 0;
         let mut sent = Vec::new();
         for round in 0..20 {
-            let is_lost = |n: usize| (n * 7 + round) % 3 == 0;
+            let is_lost = |n: usize| (n * 7 + round).is_multiple_of(3);
             let batch: Vec<_> = (0..100).map(|n| message(if is_lost(n) { &nowhere } else { &there }, "1")).collect();
             for (n, answer) in sink.send(&batch).await.iter().enumerate() {
                 if is_lost(n) {

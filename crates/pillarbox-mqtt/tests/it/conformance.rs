@@ -1,0 +1,3 @@
+use crate::support::Topic;
+
+pillarbox_testkit::sinks!(Topic);
