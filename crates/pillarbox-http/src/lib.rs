@@ -70,7 +70,6 @@ mod message;
 mod options;
 mod signature;
 mod sink;
-mod span;
 
 pub use options::Options;
 pub use signature::{Secret, SignatureError, verify};

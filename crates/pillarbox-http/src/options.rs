@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use percent_encoding::percent_decode_str;
-use pillarbox_core::port::SinkError;
+use pillarbox_core::port::{SinkError, span};
 use reqwest::{
     Url,
     header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue},
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use crate::{
     HttpSink, Secret,
     connection::{self, Connection},
-    message, span,
+    message,
 };
 
 /// Where web hooks go, and how. Prints neither passwords nor secrets.

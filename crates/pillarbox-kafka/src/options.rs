@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use pillarbox_core::port::SinkError;
+use pillarbox_core::port::{SinkError, span};
 use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
 use serde::Deserialize;
 
-use crate::{KafkaSink, connection::Connection, error, span};
+use crate::{KafkaSink, connection::Connection, error};
 
 /// Room for key, headers and framing in what librdkafka takes as a message's size.
 const OVERHEAD: usize = 1024;

@@ -121,8 +121,8 @@ broker!(
     Nats, "nats-server", "nats",
     || Ok(word_after(&process::output(Command::new("nats-server").arg("--version"), "")?, ": v")),
     |broker| broker.write("settings", &format!(
-        "listen: \"127.0.0.1:{}\"\nmax_payload: 1MB\njetstream {{ store_dir: {:?} }}\n",
-        broker.port, broker.folder.path().join("data"))),
+        "listen: \"127.0.0.1:{}\"\nmax_payload: 1MB\njetstream {{ store_dir: \"{}\" }}\n",
+        broker.port, broker.folder.path().join("data").display())),
     |_, _| {
         let mut command = Command::new("nats-server");
         command.args(["--config", "settings"]);
