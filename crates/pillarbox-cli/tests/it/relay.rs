@@ -307,3 +307,24 @@ fn the_reference_is_a_configuration() {
     let output = pillarbox(&["relay"]);
     assert!(!output.status.success() && stderr(&output).contains("--reference"), "{}", stderr(&output));
 }
+
+#[test]
+fn variables_of_the_environment_are_settings() {
+    let database = migrated();
+    let check = |variables: &[(&str, &str)], set: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
+        command.args(["relay", "--check"]).args(set.iter().flat_map(|set| ["--set", set]));
+        let output = command.env_remove("RUST_LOG").envs(variables.iter().copied()).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output))
+    };
+    let url = database.url();
+    let variables = [("PILLARBOX__OUTBOX__URL", url.as_str()), ("PILLARBOX__SINKS__OUT__TYPE", "stdout")];
+    let (good, said) = check(&variables, &[]);
+    assert!(good && said.contains("sink out (stdout)  ok"), "{said}");
+    let wrong = [variables[0], variables[1], ("PILLARBOX__OUTBOX__WORKERS", "many")];
+    let (good, said) = check(&wrong, &[]);
+    assert!(!good && said.contains("outbox.workers"), "{said}");
+    // What is set by hand comes before.
+    let (good, said) = check(&wrong, &["outbox.workers=3"]);
+    assert!(good, "{said}");
+}
