@@ -81,8 +81,15 @@ struct Method {
 }
 
 enum Role {
-    Handler { id: Option<LitStr>, timeout: Option<TokenStream>, retry: Option<TokenStream> },
-    Fallback { of: Option<Ident> },
+    Handler {
+        id: Option<LitStr>,
+        destination: Option<LitStr>,
+        timeout: Option<TokenStream>,
+        retry: Option<TokenStream>,
+    },
+    Fallback {
+        of: Option<Ident>,
+    },
 }
 
 impl Method {
@@ -108,7 +115,9 @@ impl Method {
             }
         }
         let role = match (role, retry) {
-            (Some(Role::Handler { id, timeout, .. }), retry) => Role::Handler { id, timeout, retry },
+            (Some(Role::Handler { id, destination, timeout, .. }), retry) => {
+                Role::Handler { id, destination, timeout, retry }
+            }
             (Some(role @ Role::Fallback { .. }), None) => role,
             (Some(Role::Fallback { .. }), Some(_)) => {
                 return Err(Error::new_spanned(first, "a fallback runs once: `#[retry]` is for handlers"));
@@ -121,22 +130,16 @@ impl Method {
 }
 
 fn handler(attribute: &Attribute) -> Result<Role> {
-    let (mut id, mut timeout) = (None, None);
+    let (mut id, mut destination, mut timeout) = (None, None, None);
     if !matches!(attribute.meta, Meta::Path(_)) {
         attribute.parse_args_with(|input: ParseStream<'_>| {
             while !input.is_empty() {
                 let name = input.call(Ident::parse_any)?;
                 let twice = match name.to_string().as_str() {
-                    "id" => {
-                        input.parse::<Token![=]>()?;
-                        let text: LitStr = input.parse()?;
-                        if text.value().is_empty() {
-                            return Err(Error::new(text.span(), "an id needs a name"));
-                        }
-                        id.replace(text).is_some()
-                    }
+                    "id" => id.replace(text(input, "an id needs a name")?).is_some(),
+                    "destination" => destination.replace(text(input, "a destination needs a name")?).is_some(),
                     "timeout" => timeout.replace(time(input, &name)?).is_some(),
-                    other => return Err(Error::new(name.span(), unknown(other, &["id", "timeout"]))),
+                    other => return Err(Error::new(name.span(), unknown(other, &["id", "destination", "timeout"]))),
                 };
                 if twice {
                     return Err(Error::new(name.span(), format!("`{name}` is set twice: leave one of them out")));
@@ -148,7 +151,17 @@ fn handler(attribute: &Attribute) -> Result<Role> {
             Ok(())
         })?;
     }
-    Ok(Role::Handler { id, timeout, retry: None })
+    Ok(Role::Handler { id, destination, timeout, retry: None })
+}
+
+/// A text behind a `=`, which is not empty.
+fn text(input: ParseStream<'_>, needed: &str) -> Result<LitStr> {
+    input.parse::<Token![=]>()?;
+    let text: LitStr = input.parse()?;
+    if text.value().is_empty() {
+        return Err(Error::new(text.span(), needed));
+    }
+    Ok(text)
 }
 
 fn fallback(attribute: &Attribute) -> Result<Role> {
@@ -208,7 +221,7 @@ fn calls(methods: &[Method], of: &Type, private: &TokenStream) -> Result<Vec<Tok
     for method in methods {
         let closure = closure(method);
         match &method.role {
-            Role::Handler { id, timeout, retry } => {
+            Role::Handler { id, destination, timeout, retry } => {
                 let id = id.as_ref().map_or_else(
                     || {
                         let name = method.name.to_string();
@@ -216,13 +229,15 @@ fn calls(methods: &[Method], of: &Type, private: &TokenStream) -> Result<Vec<Tok
                     },
                     |id| quote!(#id),
                 );
+                let destination = destination.as_ref().map(|name| quote!(.destination(#name)));
                 let timeout = timeout.as_ref().map(|timeout| quote!(.timeout(#timeout)));
                 let retry = retry.as_ref().map(|retry| quote!(.retry(#retry)));
                 let fallback = own_fallback(methods, method)?.map(|fallback| {
                     let closure = self::closure(fallback);
                     quote!(.fallback(#closure))
                 });
-                calls.push(quote!(.handler(#private::handler(#closure).id(#id) #timeout #retry #fallback)));
+                calls
+                    .push(quote!(.handler(#private::handler(#closure).id(#id) #destination #timeout #retry #fallback)));
             }
             Role::Fallback { of: None } => calls.push(quote!(.fallback(#closure))),
             Role::Fallback { of: Some(handler) } => {

@@ -74,6 +74,7 @@ pub fn derive_outbox_event(input: TokenStream) -> TokenStream {
 /// |---|---|
 /// | `#[handler]` | takes the event that the method's argument is, alone or with `Metadata` |
 /// | `#[handler(id = "...", timeout = "5s")]` | names it, limits it. By default the path of the method is its name |
+/// | `#[handler(destination = "...")]` | names what it needs and may be down: its circuit |
 /// | `#[fallback]` | runs when a handler of this type has failed for good; alone or with `Failed` |
 /// | `#[fallback(of = on_placed)]` | the same, for one handler of this `impl` |
 /// | `#[retry(fixed = "1s")]` | also `linear`, `exponential` (with `multiplier`), `never`; with `max_delay`, `max_attempts`, `jitter`, `on(Error)`, `never_on(Error)` |

@@ -4,8 +4,8 @@ use std::{
 };
 
 use pillarbox_core::{
-    Metadata, Outbox, OutboxEvent as _,
-    domain::Status,
+    HandlerError, Metadata, Outbox, OutboxEvent as _,
+    domain::{CircuitPolicy, Status},
     engine::{Failed, HandlerSet as _, IntoHandlers as _},
 };
 use pillarbox_macros::{OutboxEvent, handlers};
@@ -124,4 +124,39 @@ async fn a_second_fallback_of_a_type_and_one_for_nobody_are_errors_at_the_start(
     assert!(twice.contains("two fallbacks") && twice.contains("Paid"), "{twice}");
     let lone = outbox().fallback(|_: Placed| async {}).start().await.unwrap_err().to_string();
     assert!(lone.contains("no handler takes") && lone.contains("Placed"), "{lone}");
+}
+
+/// Its first fifteen calls find nobody.
+#[derive(Default)]
+struct Carrier {
+    calls: Mutex<u32>,
+}
+
+#[handlers(crate = pillarbox_core)]
+#[allow(clippy::unused_async, reason = "handlers are async, whether they wait or not")]
+impl Carrier {
+    #[handler(destination = "carrier")]
+    #[retry(fixed = "1ms", max_attempts = 2)]
+    async fn ship(&self, _paid: Paid) -> Result<(), HandlerError> {
+        let mut calls = self.calls.lock().unwrap();
+        *calls += 1;
+        if *calls > 15 { Ok(()) } else { Err(HandlerError::msg("nobody answers").unavailable()) }
+    }
+}
+
+/// D14.
+#[tokio::test]
+async fn a_method_whose_destination_is_down_uses_up_no_attempts() {
+    let store = MemoryStore::new();
+    let span = Duration::from_millis(1);
+    let circuit = CircuitPolicy { failures: 3, shortest: span, longest: span };
+    let outbox = Outbox::single_node(store).circuit(circuit).handlers(Carrier::default()).start().await.unwrap();
+    let mut tx = outbox.begin().await.unwrap();
+    tx.write(&Paid { number: 8 }).await.unwrap();
+    tx.commit().await.unwrap();
+    while outbox.stats().await.unwrap().count(Status::Done) < 1 {
+        assert_eq!(outbox.stats().await.unwrap().count(Status::Dead), 0);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    outbox.shutdown().await;
 }
