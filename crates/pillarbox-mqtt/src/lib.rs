@@ -61,7 +61,6 @@ mod error;
 mod message;
 mod options;
 mod sink;
-mod span;
 
 pub use message::PREFIX;
 pub use options::Options;

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use pillarbox_core::port::SinkError;
+use pillarbox_core::port::{SinkError, span};
 use rumqttc::{Transport, v5::MqttOptions};
 use rustls::{
     ClientConfig, RootCertStore,
@@ -11,7 +11,7 @@ use rustls::{
 use serde::Deserialize;
 use url::{Host, Url};
 
-use crate::{MqttSink, connection::Connection, error::refused, span};
+use crate::{MqttSink, connection::Connection, error::refused};
 
 /// How a sink is set up. The names are those of the relay's settings file.
 ///

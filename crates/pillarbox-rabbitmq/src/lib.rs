@@ -60,7 +60,6 @@ mod error;
 mod message;
 mod options;
 mod sink;
-mod span;
 
 pub use message::PREFIX;
 pub use options::{LARGEST, Options, Routing, Unroutable};

@@ -7,11 +7,11 @@ use lapin::{
     types::ShortString,
     uri::{AMQPScheme, AMQPUri},
 };
-use pillarbox_core::port::SinkError;
+use pillarbox_core::port::{SinkError, span};
 use serde::Deserialize;
 use url::{Host, Url};
 
-use crate::{RabbitMqSink, connection::Connection, error::refused, span};
+use crate::{RabbitMqSink, connection::Connection, error::refused};
 
 /// The most bytes of a message that RabbitMQ 4 takes unless it was told otherwise (`max_message_size`): 16 MiB. RabbitMQ 3
 /// takes 128 MiB.

@@ -87,7 +87,10 @@ pub struct Log {
 
 impl Default for Log {
     fn default() -> Self {
-        Self { format: LogFormat::default(), filter: "info".into() }
+        Self {
+            format: LogFormat::default(), // The payloads of messages that RabbitMQ returns are not for a log.
+            filter: "info,lapin::returned_messages=off".into(),
+        }
     }
 }
 

@@ -141,7 +141,7 @@ broker!(
     },
     |broker| broker.write("settings", &format!(
         "listener {} 127.0.0.1\nallow_anonymous true\nuser root\npersistence true\npersistence_location {}/\n\
-         autosave_interval 1\nautosave_on_changes true\nmax_queued_messages 0\nmax_inflight_messages 0\n\
+         autosave_interval 1\nautosave_on_changes true\nmax_queued_messages 100000\nmax_inflight_messages 0\n\
          acl_file acl\n",
         broker.port, broker.folder.path().display()))
         // What nobody may write is for tests of a refusal.
