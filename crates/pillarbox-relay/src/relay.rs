@@ -8,7 +8,10 @@ use pillarbox_core::{
     port::{Sent, Sink, SinkError, Store},
 };
 
-use crate::{Outlet, config::Config};
+use crate::{
+    Outlet,
+    config::{Config, SinkConfig},
+};
 
 /// What all relays of an outbox are called. A node of another group has other handlers, and the two would take each
 /// other's events.
@@ -35,7 +38,7 @@ impl<S: Store> Relay<S> {
             builder = builder.handle_every(outlet);
         }
         let outbox = builder.start().await?;
-        Ok(Self { outbox, sinks: config.sinks.values().map(|sink| sink.sink()).collect() })
+        Ok(Self { outbox, sinks: config.sinks.values().map(SinkConfig::sink).collect() })
     }
 
     /// The outbox it reads.

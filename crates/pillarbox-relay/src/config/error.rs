@@ -25,7 +25,7 @@ impl ConfigError {
     }
 
     /// From the reader's error, below a path.
-    pub(super) fn below(path: &str, error: figment::Error) -> Self {
+    pub(super) fn below(path: &str, error: &figment::Error) -> Self {
         let mut keys: Vec<String> = path.split('.').filter(|key| !key.is_empty()).map(str::to_owned).collect();
         keys.extend(error.path.iter().cloned());
         let what = match &error.kind {

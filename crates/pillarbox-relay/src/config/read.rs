@@ -105,7 +105,7 @@ impl Source {
         for (path, text) in &self.texts {
             figment = figment.merge((path.as_str(), text));
         }
-        let mut tree: Dict = figment.extract().map_err(|error| ConfigError::below("", error))?;
+        let mut tree: Dict = figment.extract().map_err(|error| ConfigError::below("", &error))?;
         for (key, value) in &mut tree {
             resolve(key, value)?;
         }
@@ -122,7 +122,7 @@ fn toml(text: &str) -> Result<Figment, String> {
 
 /// A part of the tree as a value, with paths that begin at its root.
 pub(super) fn extract<T: DeserializeOwned>(path: &str, dict: Dict) -> Result<T, ConfigError> {
-    Figment::from(Serialized::defaults(dict)).extract().map_err(|error| ConfigError::below(path, error))
+    Figment::from(Serialized::defaults(dict)).extract().map_err(|error| ConfigError::below(path, &error))
 }
 
 /// Puts what `{ file = "..." }` and `{ env = "..." }` stand for in their place.

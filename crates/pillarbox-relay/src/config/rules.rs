@@ -61,12 +61,12 @@ pub(super) fn read(
 ) -> Result<Rules, ConfigError> {
     let known: Vec<&str> = sinks.keys().map(String::as_str).collect();
     let named = |path: &str, names: Vec<String>| {
-        let names = names.into_iter().enumerate().map(|(n, name)| match known.contains(&name.as_str()) {
-            true => Ok(Arc::from(name)),
-            false => {
-                let what = unknown("sink", &name, &known);
-                Err(ConfigError::at(format!("{path}.{n}"), format!("{name:?} {what}")))
+        let names = names.into_iter().enumerate().map(|(n, name)| {
+            if known.contains(&name.as_str()) {
+                return Ok(Arc::from(name));
             }
+            let what = unknown("sink", &name, &known);
+            Err(ConfigError::at(format!("{path}.{n}"), format!("{name:?} {what}")))
         });
         names.collect::<Result<Vec<Arc<str>>, _>>()
     };
@@ -80,7 +80,7 @@ pub(super) fn read(
                 ));
             }
             [one] => vec![one.into()],
-            _ if rules.iter().any(|rule| rule.matches_everything()) => Vec::new(),
+            _ if rules.iter().any(RuleConfig::matches_everything) => Vec::new(),
             _ => {
                 let what =
                     "is missing: with several sinks it has to say where events go that no rule matches; [] drops them";

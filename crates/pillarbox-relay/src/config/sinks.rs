@@ -109,6 +109,7 @@ fn open<O: DeserializeOwned, S: Sink>(
     Ok(Arc::new(sink))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "as all that open a sink")]
 fn stdout(path: &str, dict: Dict) -> Result<Arc<dyn Sink>, ConfigError> {
     match dict.keys().next() {
         Some(key) => {

@@ -168,7 +168,7 @@ pub async fn a_change_among_the_nodes_is_news_to_the_others<B: Backend>() {
     let scene = Scene::<B>::new().await;
     let owner = scene.owner().await;
     let other = scene.backend.second_handle().await;
-    let released = |n: u8| Released { partition: Partition(n.into()), suspects: 0 };
+    let released = |n: u8| Released { partition: Partition(n), suspects: 0 };
     // When the wait has begun is not known, so it happens until it is heard.
     let joins = async {
         for n in 0.. {
