@@ -17,7 +17,7 @@ use crate::{
 const BOOK: &str = "docs/book/src";
 /// Where the chapters are taken for doctests.
 const DOCTESTS: &str = "crates/pillarbox/src/lib.rs";
-const LANGUAGES: [&str; 7] = ["console", "json", "rust", "sh", "sql", "text", "toml"];
+const LANGUAGES: [&str; 8] = ["console", "json", "rust", "sh", "sql", "text", "toml", "yaml"];
 
 /// Checks the pages, and builds the book where that is possible.
 pub(crate) fn run() -> Result<(), Failed> {
@@ -42,7 +42,7 @@ type Pages = BTreeMap<PathBuf, String>;
 
 fn read() -> Result<Pages, Failed> {
     let mut pages = Pages::new();
-    for folder in ["", "docs", BOOK, "bench/peers"] {
+    for folder in ["", "docs", BOOK, "bench/peers", "deploy"] {
         for path in workspace::list(folder) {
             if path.extension().is_some_and(|extension| extension == "md") {
                 let path = path.strip_prefix(workspace::root()).unwrap_or(&path).to_path_buf();
@@ -138,14 +138,15 @@ impl<'a> Page<'a> {
                 }
                 continue;
             }
+            // mdBook includes within code blocks, too.
+            if let Some(include) = text.strip_prefix("{{#include ").and_then(|rest| rest.strip_suffix("}}")) {
+                page.includes.push((line, include.split(':').next().unwrap_or(include)));
+            }
             if inside {
                 continue;
             }
             if let Some(heading) = text.strip_prefix('#') {
                 page.add_anchor(&anchor(heading.trim_start_matches('#').trim()));
-            }
-            if let Some(include) = text.strip_prefix("{{#include ").and_then(|rest| rest.strip_suffix("}}")) {
-                page.includes.push((line, include.split(':').next().unwrap_or(include)));
             }
             // What stands in backticks is shown, not followed.
             for shown in text.split('`').step_by(2) {
@@ -227,6 +228,7 @@ mod tests {
             ("# One\n[below](#below)", 2, "one.md has no heading `#below`"),
             ("[figures](../../figures.md)", 1, "out of the book"),
             ("# One\n{{#include ../../gone.md}}", 2, "is included, and is not there"),
+            ("```toml\n{{#include ../../gone.toml}}\n```", 2, "is included, and is not there"),
             ("```\nx\n```", 1, "names no language"),
             ("```rsut\nx\n```", 1, "`rsut` is none of the languages"),
             ("```rust,ignore\nx\n```", 1, "but this is `ignore`"),

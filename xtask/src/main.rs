@@ -6,6 +6,8 @@ mod build_figures;
 mod chaos;
 mod ci;
 mod examples;
+#[cfg(test)]
+mod metric_names;
 mod readme;
 mod servers;
 mod step;
