@@ -117,6 +117,11 @@ impl<S> Outbox<S> {
         self.inner.node.purge_now().await
     }
 
+    /// Whether this node's lease is in force: it is one of those that deliver.
+    pub fn is_joined(&self) -> bool {
+        self.inner.shared.flight.lock().owned.may_deliver(tokio::time::Instant::now())
+    }
+
     /// How many partitions this node owns.
     pub fn partitions_owned(&self) -> usize {
         self.inner.shared.flight.lock().owned.active().len()

@@ -117,8 +117,13 @@ impl Sampler {
         meters.hot_depth.set(hot as f64);
         meters.cold_depth.set(cold as f64);
         let reads = first || self.shared.is_departing() && self.reads.load(Ordering::Relaxed);
-        self.reads.store(reads, Ordering::Relaxed);
+        let read_before = self.reads.swap(reads, Ordering::Relaxed);
         if !reads {
+            if read_before {
+                // The next owner of partition 0 tells of it now: what this node has seen last must not stand beside it.
+                let gauges = [&meters.pending, &meters.worst_partition, &meters.oldest_lag];
+                Status::ALL.iter().map(|status| meters.records(*status)).chain(gauges).for_each(|gauge| gauge.set(0.0));
+            }
             return Ok(());
         }
         let begun = Instant::now();
