@@ -3,8 +3,8 @@
 use std::{fmt, path::PathBuf, time::Duration};
 
 use async_nats::ServerAddr;
-use pillarbox_core::port::SinkError;
-use serde::{Deserialize, Deserializer, de::Error as _};
+use pillarbox_core::port::{SinkError, span};
+use serde::Deserialize;
 
 use crate::{NatsSink, connection::Connection, message};
 
@@ -16,7 +16,7 @@ pub const LARGEST: usize = 1024 * 1024 - 64 * 1024;
 #[serde(deny_unknown_fields)]
 pub struct Options {
     url: String,
-    #[serde(default = "ten_seconds", deserialize_with = "seconds")]
+    #[serde(default = "ten_seconds", with = "span")]
     pub(crate) answer_within: Duration,
     #[serde(default = "largest")]
     pub(crate) largest: usize,
@@ -48,7 +48,7 @@ pub struct Stream {
     pub(crate) subjects: Vec<String>,
     #[serde(default = "one")]
     pub(crate) replicas: usize,
-    #[serde(default = "two_minutes", deserialize_with = "seconds")]
+    #[serde(default = "two_minutes", with = "span")]
     pub(crate) duplicate_window: Duration,
 }
 
@@ -290,11 +290,6 @@ fn one() -> usize {
     1
 }
 
-/// A number of seconds, with a fraction if need be.
-fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(D::Error::custom)
-}
-
 #[cfg(test)]
 mod tests {
     use pillarbox_core::port::SinkErrorKind;
@@ -363,8 +358,8 @@ mod tests {
 
     #[test]
     fn settings_are_read_by_name() {
-        let text = r#"{"url": "nats://localhost", "answer_within": 2.5, "user": "u", "password": "p",
-            "stream": {"name": "ORDERS", "subjects": ["orders.>"], "duplicate_window": 600}}"#;
+        let text = r#"{"url": "nats://localhost", "answer_within": "2500ms", "user": "u", "password": "p",
+            "stream": {"name": "ORDERS", "subjects": ["orders.>"], "duplicate_window": "10m"}}"#;
         let options: Options = serde_json::from_str(text).expect(text);
         assert_eq!((options.answer_within, options.largest), (Duration::from_millis(2500), LARGEST));
         let stream = Stream::named("ORDERS").subjects(["orders.>"]).duplicate_window(Duration::from_mins(10));

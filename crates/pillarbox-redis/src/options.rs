@@ -2,9 +2,9 @@
 
 use std::{fmt, fs, path::PathBuf, time::Duration};
 
-use pillarbox_core::port::SinkError;
+use pillarbox_core::port::{SinkError, span};
 use redis::{Client, ConnectionAddr, IntoConnectionInfo, TlsCertificates};
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::Deserialize;
 
 use crate::{RedisSink, connection::Connection};
 
@@ -16,7 +16,7 @@ pub const LARGEST: usize = 512 * 1024 * 1024;
 #[serde(deny_unknown_fields)]
 pub struct Options {
     url: String,
-    #[serde(default = "ten_seconds", deserialize_with = "seconds")]
+    #[serde(default = "ten_seconds", with = "span")]
     pub(crate) answer_within: Duration,
     #[serde(default = "largest")]
     pub(crate) largest: usize,
@@ -186,11 +186,6 @@ fn largest() -> usize {
     LARGEST
 }
 
-/// A number of seconds, with a fraction if need be.
-fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(D::Error::custom)
-}
-
 #[cfg(test)]
 mod tests {
     use pillarbox_core::port::SinkErrorKind;
@@ -236,7 +231,8 @@ mod tests {
 
     #[test]
     fn settings_are_read_by_name() {
-        let text = r#"{"url": "redis://localhost", "answer_within": 2.5, "max_len": 7, "persistence": "every_second"}"#;
+        let text =
+            r#"{"url": "redis://localhost", "answer_within": "2500ms", "max_len": 7, "persistence": "every_second"}"#;
         let options: Options = serde_json::from_str(text).expect(text);
         assert_eq!(options.answer_within, Duration::from_millis(2500));
         assert_eq!((options.max_len, options.largest), (Some(7), LARGEST));
