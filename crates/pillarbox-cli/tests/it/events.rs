@@ -104,7 +104,7 @@ impl File {
             Event::builder("Sent").key("ada").aggregate("Order", "o-7").json(&1),
             Event::builder("Sent").key("bob").aggregate("Order", "o-8").json(&"a parcel"),
             Event::builder("Later").deliver_after(hour).bytes("application/x-thing", vec![0, 159, 146, 150]),
-            Event::builder("Later").deliver_after(hour).bytes("text/plain", "two\nlines")),
+            Event::builder("Later").deliver_after(hour).bytes("text/plain", "two\nlines"),
         ] {
             ids.push(tx.write(event).await.unwrap().to_string());
         }
