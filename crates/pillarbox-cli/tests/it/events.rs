@@ -90,7 +90,7 @@ impl File {
             .route("Paid", async |_: Delivery| {
                 Err::<(), _>(HandlerError::msg("the bank says no\nand means it").permanent())
             })
-            .route("Sent", async |_: Delivery| {})
+            .route(("Order", "Sent"), async |_: Delivery| {})
             .route("Later", async |_: Delivery| {})
             .start()
             .await
