@@ -120,9 +120,9 @@ fn write_to(text: &mut String, found: &Found, now: Timestamp) -> std::fmt::Resul
     if let Some(time) = found.done_at {
         line("finished", &format!("{time}, {} ago", for_people(seconds(time, now))))?;
     }
-    if found.holds_key {
-        line("holds its key", "yes: the events behind it wait until it is replayed, skipped or discarded")?;
-    }
+    let holds =
+        if found.holds_key { "yes: those behind it wait until it is replayed, skipped or discarded" } else { "no" };
+    line("holds its key", holds)?;
     if let Some(error) = &found.last_error {
         writeln!(text, "\nlast error")?;
         indented(text, error)?;

@@ -1,5 +1,7 @@
 //! `pillarbox events` and `pillarbox status --watch`, on SQLite and PostgreSQL.
 
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+
 use std::{
     io::{BufRead, BufReader, Read},
     path::PathBuf,
