@@ -8,7 +8,10 @@ use tracing_subscriber::EnvFilter;
 mod config;
 mod demo;
 mod error;
+mod events;
+mod interrupt;
 mod migrate;
+mod out;
 mod relay;
 mod status;
 mod store;
@@ -32,6 +35,7 @@ struct Cli {
 enum Command {
     Config(config::Args),
     Demo(demo::Args),
+    Events(events::Args),
     Migrate(migrate::Args),
     Relay(relay::Args),
     Status(status::Args),
@@ -44,6 +48,7 @@ fn main() -> ExitCode {
     let end = match cli.command {
         Command::Config(args) => config::run(&args),
         Command::Demo(args) => on_runtime(demo::run(args, quiet)),
+        Command::Events(args) => on_runtime(events::run(args)),
         Command::Migrate(args) => on_runtime(migrate::run(args)),
         Command::Relay(args) => on_runtime(relay::run(args)),
         Command::Status(args) => on_runtime(status::run(args)),

@@ -22,7 +22,10 @@ use pillarbox::{Delivery, EventId, Outbox, RetryPolicy, SqliteStore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::error::Error;
+use crate::{
+    error::Error,
+    interrupt::{INTERRUPTED, interrupted},
+};
 use check::{Evidence, check};
 use database::Database;
 use figures::Figures;
@@ -35,7 +38,6 @@ use summary::{Listed, Paint, Summary, Verdict, counted, say};
 
 /// A run in which nothing is delivered for so long does not end by itself any more.
 const STALLED: Duration = Duration::from_secs(15);
-const INTERRUPTED: u8 = 130;
 
 /// Run a small shop on an outbox, and check that no event is lost, doubled or out of order
 ///
@@ -239,40 +241,6 @@ async fn drained(database: &Database, shop: &Shop, written: u64) -> Result<(), E
             return Ok(());
         }
     }
-}
-
-/// Done at the first Ctrl-C or SIGTERM, which are listened to from the call on. The second ends the program
-/// on the spot.
-#[cfg(unix)]
-fn interrupted() -> Result<impl Future<Output = ()>, Error> {
-    use tokio::signal::unix::{SignalKind, signal};
-
-    let listen = |kind| signal(kind).map_err(|error| Error::new("signals can't be listened to").caused_by(error));
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
-    let (first, waits) = tokio::sync::oneshot::channel();
-    tokio::spawn(async move {
-        let mut first = Some(first);
-        loop {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-            match first.take() {
-                // Nobody waits for it any more when the run is over.
-                Some(first) => drop(first.send(())),
-                None => std::process::exit(i32::from(INTERRUPTED)),
-            }
-        }
-    });
-    Ok(async { waits.await.unwrap_or_default() })
-}
-
-/// Done at the first Ctrl-C.
-#[cfg(not(unix))]
-#[expect(clippy::unnecessary_wraps, reason = "other systems can fail here")]
-fn interrupted() -> Result<impl Future<Output = ()>, Error> {
-    Ok(async { tokio::signal::ctrl_c().await.unwrap_or_default() })
 }
 
 fn broken(error: tokio::task::JoinError) -> Error {

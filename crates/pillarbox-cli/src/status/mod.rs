@@ -1,15 +1,16 @@
 //! `pillarbox status`: the outbox at a glance.
 
 mod blocked;
+mod watch;
 
 use std::{fmt::Write as _, process::ExitCode, time::Duration};
 
 use clap::Args as ClapArgs;
-use pillarbox::{Fleet, NodeStatus, Partition, Standing, Stats, Status, Timestamp, port::AdminStore as _};
+use pillarbox::{AnyStore, Fleet, NodeStatus, Partition, Standing, Stats, Status, Timestamp, port::AdminStore as _};
 use serde::Serialize;
 
 use self::blocked::Blocked;
-use crate::{error::Error, store::Database};
+use crate::{error::Error, out, store::Database};
 
 /// Show what waits, what is dead, which nodes own what, and which keys are blocked
 #[derive(Debug, ClapArgs)]
@@ -19,22 +20,26 @@ pub(crate) struct Args {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
+    /// Show it again every so many seconds, until Ctrl-C; with --json, one object a line.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = watch::every)]
+    watch: Option<Duration>,
 }
 
 pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     let store = args.database.open_migrated().await?;
-    let unreadable = |error| Error::new("the outbox can't be read").caused_by(error);
-    let stats = store.stats().await.map_err(unreadable)?;
-    let fleet = store.fleet().await.map_err(unreadable)?;
-    let blocked = Blocked::read(&store, stats.now).await?;
-    let view = View::new(args.database.kind()?.name(), &stats, &fleet, blocked);
-    if args.json {
-        let text = serde_json::to_string_pretty(&view);
-        println!("{}", text.map_err(|error| Error::new("the status can't be written as JSON").caused_by(error))?);
-    } else {
-        print!("{}", view.as_text());
+    let database = args.database.kind()?.name();
+    if let Some(every) = args.watch {
+        return watch::run(&store, database, every, args.json).await;
     }
+    let view = View::read(&store, database).await?;
+    let text = if args.json { as_json(serde_json::to_string_pretty(&view))? } else { view.as_text() };
+    // Who has left has read enough.
+    let _ = out::print(text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn as_json(text: serde_json::Result<String>) -> Result<String, Error> {
+    text.map(|text| text + "\n").map_err(|error| Error::new("the status can't be written as JSON").caused_by(error))
 }
 
 /// What is shown. The names are those of the JSON.
@@ -86,6 +91,14 @@ struct Partitions {
 }
 
 impl View {
+    async fn read(store: &AnyStore, database: &'static str) -> Result<Self, Error> {
+        let unreadable = |error| Error::new("the outbox can't be read").caused_by(error);
+        let stats = store.stats().await.map_err(unreadable)?;
+        let fleet = store.fleet().await.map_err(unreadable)?;
+        let blocked = Blocked::read(store, stats.now).await?;
+        Ok(Self::new(database, &stats, &fleet, blocked))
+    }
+
     fn new(database: &'static str, stats: &Stats, fleet: &Fleet, blocked: Blocked) -> Self {
         let age = |status| stats.oldest(status).map(|oldest| stats.now.since(oldest).as_secs_f64());
         let of_status = |status: Status| ByStatus {
@@ -187,12 +200,12 @@ impl Node {
 }
 
 /// From one time to another; negative if the other comes first.
-fn seconds(from: Timestamp, to: Timestamp) -> f64 {
+pub(crate) fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     if to < from { -from.since(to).as_secs_f64() } else { to.since(from).as_secs_f64() }
 }
 
 /// A span in the two largest units that it has.
-fn for_people(seconds: f64) -> String {
+pub(crate) fn for_people(seconds: f64) -> String {
     let span = Duration::try_from_secs_f64(seconds).unwrap_or_default();
     let whole = span.as_secs();
     match whole {
