@@ -50,9 +50,10 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     for (name, sink) in &config.sinks {
         tracing::info!(sink = name, kind = sink.kind(), "sending to");
     }
-    let http = match config.http.enabled {
-        true => Some(serve::start(&config.http, metrics, relay.outbox().clone()).await?),
-        false => None,
+    let http = if config.http.enabled {
+        Some(serve::start(&config.http, metrics, relay.outbox().clone()).await?)
+    } else {
+        None
     };
     until_told().await?;
     tracing::info!("stopping: what is under way is finished first");

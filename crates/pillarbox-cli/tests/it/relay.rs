@@ -36,17 +36,17 @@ impl Relay {
         command.env_remove("RUST_LOG").stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().expect("the program runs");
         let (lines, log) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(String::new())));
-        let (out, err) = (process.stdout.take().unwrap(), process.stderr.take().unwrap());
+        let (out, err) = (process.stdout.take().expect("an output"), process.stderr.take().expect("a log"));
         let of = lines.clone();
         let from_out = thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                of.lock().unwrap().push(serde_json::from_str(&line).expect("a line is one JSON object"));
+                of.lock().expect("no panic").push(serde_json::from_str(&line).expect("a line is one JSON object"));
             }
         });
         let of = log.clone();
         let from_err = thread::spawn(move || {
             for line in BufReader::new(err).lines().map_while(Result::ok) {
-                let mut log = of.lock().unwrap();
+                let mut log = of.lock().expect("no panic");
                 log.push_str(&line);
                 log.push('\n');
             }
@@ -57,29 +57,29 @@ impl Relay {
     }
 
     fn lines(&self) -> Vec<Value> {
-        self.lines.lock().unwrap().clone()
+        self.lines.lock().expect("no panic").clone()
     }
 
     fn log(&self) -> String {
-        self.log.lock().unwrap().clone()
+        self.log.lock().expect("no panic").clone()
     }
 
     /// Where metrics and health are, which is the last that it says of its start.
     fn address(&self) -> String {
         wait("the port", || {
             let log = self.log();
-            let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            let address = lines.filter_map(|line| Some(line["fields"]["address"].as_str()?.to_owned())).next();
+            let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let address = lines.find_map(|line| Some(line["fields"]["address"].as_str()?.to_owned()));
             assert!(address.is_some() || !log.contains("error: "), "{log}");
             address
         })
     }
 
     fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(self.address()).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n").unwrap();
+        let mut stream = TcpStream::connect(self.address()).expect("as always");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n").expect("as always");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
+        stream.read_to_string(&mut answer).expect("as always");
         answer
     }
 
@@ -91,10 +91,10 @@ impl Relay {
 
     /// Says that it is to end, and whether it ended well.
     fn end(mut self) -> (bool, String) {
-        Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status().unwrap();
-        let ended = self.process.wait().unwrap().success();
+        Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status().expect("as always");
+        let ended = self.process.wait().expect("as always").success();
         for reader in self.readers.drain(..) {
-            reader.join().unwrap();
+            reader.join().expect("as always");
         }
         (ended, self.log())
     }
@@ -145,7 +145,8 @@ fn assert_in_order(lines: &[Value]) -> usize {
     let mut seen = BTreeSet::new();
     let mut last: BTreeMap<String, u64> = BTreeMap::new();
     for line in lines {
-        let (key, n) = (line["key"].as_str().unwrap().to_owned(), line["payload"]["n"].as_u64().unwrap());
+        let (key, n) =
+            (line["key"].as_str().expect("as always").to_owned(), line["payload"]["n"].as_u64().expect("as always"));
         if seen.insert(n) {
             let before = last.insert(key, n);
             assert!(before.is_none_or(|before| before < n), "{n} after {before:?}");

@@ -99,16 +99,16 @@ fn builder(store: &MemoryStore) -> Builder<MemoryStore, MultiNode> {
 }
 
 async fn write(outbox: &Outbox<MemoryStore>, events: impl IntoIterator<Item = EventBuilder>) {
-    let mut tx = outbox.begin().await.unwrap();
+    let mut tx = outbox.begin().await.expect("a transaction");
     for event in events {
-        tx.write(event.json(&1)).await.unwrap();
+        tx.write(event.json(&1)).await.expect("to write");
     }
-    tx.commit().await.unwrap();
+    tx.commit().await.expect("to commit");
 }
 
 async fn found(store: &MemoryStore, status: Status) -> Vec<Found> {
     let query = Query { statuses: vec![status], ..Query::default() };
-    store.list(&query, pillarbox_core::domain::Seq(0), 10_000).await.unwrap().events
+    store.list(&query, pillarbox_core::domain::Seq(0), 10_000).await.expect("a list").events
 }
 
 async fn until_found(store: &MemoryStore, status: Status, count: usize) -> Vec<Found> {
