@@ -373,18 +373,26 @@ fn postgres_lists_shows_and_follows() {
         (!follow.of_type("Probe").is_empty()).then_some(())
     });
     thread::scope(|scope| {
-        // Its number is lower than those of the others, which are committed, and seen, before it.
+        // Its number is lower than that of the fast one, which is seen before it is committed.
         let slow = scope.spawn(|| {
-            database.run("begin; select outbox_publish('Slow', '1'); select pg_sleep(3); commit").expect("to write");
+            let until_released = "do $$ begin
+                while not exists (select 1 from outbox_event where event_type = 'Release') loop
+                    perform pg_sleep(0.05);
+                end loop;
+            end $$";
+            database
+                .run(&format!("begin; select outbox_publish('Slow', '1'); {until_released}; commit"))
+                .expect("to write");
         });
         wait("the slow one's number", || {
-            let asleep = "select count(*) from pg_stat_activity where query like '%pg_sleep(3)%' and state = 'active' and pid <> pg_backend_pid() and datname = current_database()";
+            let asleep = "select count(*) from pg_stat_activity
+                where wait_event = 'PgSleep' and datname = current_database()";
             (database.run_as_admin(asleep).unwrap().trim() == "1").then_some(())
         });
-        thread::sleep(Duration::from_millis(500));
         publish("'Fast', '1'");
         wait("the fast one", || (!follow.of_type("Fast").is_empty()).then_some(()));
         assert!(follow.of_type("Slow").is_empty());
+        publish("'Release', '1'");
         slow.join().unwrap();
     });
     wait("the slow one", || (!follow.of_type("Slow").is_empty()).then_some(()));
