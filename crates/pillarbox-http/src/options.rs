@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn a_file_has_the_same_names_and_no_others() {
         let json = r#"{"url": "https://shop.example", "secrets": ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"],
-            "headers": {"x-team": "shop"}, "answer_within": "3s", "connect_within": 1, "at_once": 4, "largest": 1000}"#;
+            "headers": {"x-team": "shop"}, "answer_within": "3s", "connect_within": "1s", "at_once": 4, "largest": 1000}"#;
         let options: Options = serde_json::from_str(json).expect("options");
         assert_eq!((options.answer_within, options.at_once, options.largest), (Duration::from_secs(3), 4, Some(1000)));
         let options: Options = serde_json::from_str(r#"{"url": "https://shop.example"}"#).expect("options");

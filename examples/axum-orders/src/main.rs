@@ -36,6 +36,8 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
+    // The warehouse may be reached by TLS. An error means that somebody has chosen already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let warehouse = env::var("WAREHOUSE_URL").ok();
     if env::args().any(|arg| arg == "--demo") {
         return demo::run(env::var("DATABASE_URL").ok()).await;

@@ -84,6 +84,8 @@ impl Service {
         let address = first.strip_prefix("listening on ").unwrap().to_owned();
         // Read on, so that the process never finds its output closed.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        // A client with TLS in it wants to know whose, also where it needs none.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         Self { process, address, client: Client::new() }
     }
 
