@@ -12,7 +12,7 @@ use std::{
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use pillarbox_core::{
-    HandlerError, RetryPolicy,
+    Delivery, HandlerError, HandlerExt as _, RetryPolicy,
     domain::Status,
     engine::PurgeOptions,
     observe::name,
@@ -161,7 +161,7 @@ const COUNTERS: [&str; 11] = [
     name::PURGED,
     name::LOOP_ERRORS,
 ];
-const GAUGES: [&str; 9] = [
+const GAUGES: [&str; 10] = [
     name::HOT_DEPTH,
     name::COLD_DEPTH,
     name::OLDEST_LAG,
@@ -171,6 +171,7 @@ const GAUGES: [&str; 9] = [
     name::BLOCKED_KEYS,
     name::LIVE_NODES,
     name::RECORDS,
+    name::CIRCUIT_OPEN,
 ];
 const HISTOGRAMS: [&str; 2] = [name::LATENCY, name::HANDLER_TIME];
 
@@ -178,11 +179,13 @@ const HISTOGRAMS: [&str; 2] = [name::LATENCY, name::HANDLER_TIME];
 #[tokio::test(start_paused = true)]
 async fn every_metric_is_registered_at_the_start_under_the_prefix() {
     let (stage, meter) = (Stage::new(), Meter::new());
-    let outbox = stage.single().metrics_prefix("shop.outbox").start().await.unwrap();
+    let carrier = (async |_: Delivery| {}).with_destination("carrier");
+    let outbox = stage.single().handle_every(carrier).metrics_prefix("shop.outbox").start().await.unwrap();
     let look = meter.look();
     let mut wanted: Vec<String> =
         COUNTERS.iter().chain(&GAUGES[..8]).chain(&HISTOGRAMS).map(|name| format!("shop.outbox_{name}")).collect();
     wanted.extend(Status::ALL.map(|status| format!("shop.outbox_{}.{}", name::RECORDS, status.as_str())));
+    wanted.push(format!("shop.outbox_{}.carrier", name::CIRCUIT_OPEN));
     wanted.sort();
     assert_eq!(look.keys().cloned().collect::<Vec<_>>(), wanted);
     for counter in COUNTERS {
