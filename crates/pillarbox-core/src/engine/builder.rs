@@ -258,8 +258,8 @@ impl<S: Store, M: Delivers> Builder<S, M> {
     /// ```
     /// # use pillarbox_core::{domain::OutboxEvent, engine::{Batched, Builder, mode::SingleNode}, port::Store};
     /// # fn of<E: OutboxEvent, S: Store>(builder: Builder<S, SingleNode>) {
-    /// # async fn index<E>(_: &[Batched<E>]) -> Vec<Result<(), String>> { Vec::new() }
-    /// builder.handle_batch(100, |batch: Vec<Batched<E>>| async move { index(&batch).await });
+    /// # async fn index<E>(_: Vec<Batched<E>>) -> Vec<Result<(), String>> { Vec::new() }
+    /// builder.handle_batch(100, |batch: Vec<Batched<E>>| async move { index(batch).await });
     /// # }
     /// ```
     pub fn handle_batch<K: 'static>(self, most: usize, handler: impl EventBatchHandler<K>) -> Self {
