@@ -70,7 +70,7 @@ pub(crate) async fn run<B: Backend>(bed: &B, sizes: &Sizes, report: &mut Report)
         "the limit: a raw handler that decodes the JSON itself. Without decoding: {raw:.0} events/s; decoding takes {:.0} ns",
         decoding().as_nanos()
     );
-    report.add(Figure::of_rounds(NAME, "events/s", &rounds, Some(Target::AtLeast(1.0 / 1.1))).note(note));
+    report.add(Figure::of_rounds(NAME, "events/s", &rounds, Some(Target::AtLeast(0.91))).note(note));
     Ok(())
 }
 
@@ -84,7 +84,8 @@ async fn fill<D: Database>(database: &D, events: usize) -> Result<()> {
     }
     outbox.shutdown().await;
     D::close(outbox.store()).await;
-    Ok(())
+    // None more, and what is left to tidy up is tidied up: the database is copied.
+    database.fill(0).await
 }
 
 /// Events a second until the last one is handled and settled.
