@@ -76,10 +76,10 @@ impl Relay {
     }
 
     fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(self.address()).expect("as always");
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n").expect("as always");
+        let mut stream = TcpStream::connect(self.address()).expect("a connection");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n").expect("to ask");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("as always");
+        stream.read_to_string(&mut answer).expect("an answer");
         answer
     }
 
@@ -91,10 +91,10 @@ impl Relay {
 
     /// Says that it is to end, and whether it ended well.
     fn end(mut self) -> (bool, String) {
-        Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status().expect("as always");
-        let ended = self.process.wait().expect("as always").success();
+        Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status().expect("a signal");
+        let ended = self.process.wait().expect("an end").success();
         for reader in self.readers.drain(..) {
-            reader.join().expect("as always");
+            reader.join().expect("all was read");
         }
         (ended, self.log())
     }
@@ -146,7 +146,7 @@ fn assert_in_order(lines: &[Value]) -> usize {
     let mut last: BTreeMap<String, u64> = BTreeMap::new();
     for line in lines {
         let (key, n) =
-            (line["key"].as_str().expect("as always").to_owned(), line["payload"]["n"].as_u64().expect("as always"));
+            (line["key"].as_str().expect("a key").to_owned(), line["payload"]["n"].as_u64().expect("a number"));
         if seen.insert(n) {
             let before = last.insert(key, n);
             assert!(before.is_none_or(|before| before < n), "{n} after {before:?}");
@@ -205,6 +205,25 @@ fn relays_share_the_work_and_one_takes_over_what_another_leaves() {
     assert!(one.end().0);
 }
 
+/// The crash between the receiver's word and the settle: nothing is lost, and what comes again has the same id.
+#[test]
+fn a_relay_killed_between_the_confirm_and_the_settle_sends_the_same_ids_again() {
+    let database = migrated();
+    let lease = ["outbox.heartbeat=300ms", "outbox.stale_after=1s", "outbox.rebalance_every=300ms"];
+    let never_settles = ["outbox.settle_linger=1h", "outbox.settle_batch=10000"];
+    let mut one = Relay::start(&database, &[lease.as_slice(), &never_settles].concat());
+    write_of(&database, 0..20, 20);
+    wait("all", || (one.lines().len() >= 20).then_some(()));
+    assert_eq!(count(&database, "status = 'NEW'"), 20);
+    one.process.kill().unwrap();
+    let two = Relay::start(&database, &lease);
+    wait("the outcomes", || (count(&database, "status = 'DONE'") == 20).then_some(()));
+    let ids = |relay: &Relay| relay.lines().iter().map(|line| line["id"].to_string()).collect::<BTreeSet<_>>();
+    assert_eq!(ids(&one).len(), 20);
+    assert_eq!(ids(&one), ids(&two));
+    assert!(two.end().0);
+}
+
 #[test]
 fn a_sink_that_is_down_keeps_its_events_and_no_others() {
     let database = migrated();
@@ -228,7 +247,10 @@ fn a_sink_that_is_down_keeps_its_events_and_no_others() {
     wait("an open circuit", || {
         (relay.metric("pillarbox_circuit_open{destination=\"redis\"}") == Some(1.0)).then_some(())
     });
-    thread::sleep(Duration::from_millis(500));
+    // Each of them has come to the closed door more than once.
+    wait("events that were put off", || {
+        relay.metric("pillarbox_deferred_total").is_some_and(|put_off| put_off > 150.0).then_some(())
+    });
     assert_eq!(count(&database, "status in ('NEW', 'RETRY') and attempts = 0"), 50);
     assert!(relay.get("/health/ready").starts_with("HTTP/1.1 200"), "a sink that is down is not the relay's fault");
     proxy.accept().unwrap();
