@@ -243,6 +243,16 @@ impl<S: Store, M: Delivers> Builder<S, M> {
     ///
     /// Several handlers may take the same type: each has its part, and after a failure only those are called again that
     /// have not succeeded.
+    ///
+    /// ```
+    /// # use pillarbox_core::{Metadata, domain::OutboxEvent, engine::{Builder, mode::SingleNode}, port::Store};
+    /// # fn of<OrderPlaced: OutboxEvent, S: Store>(builder: Builder<S, SingleNode>) {
+    /// # async fn ship<E>(_: E) -> Result<(), std::io::Error> { Ok(()) }
+    /// builder
+    ///     .handle(|placed: OrderPlaced| async move { ship(placed).await })
+    ///     .handle(|_: OrderPlaced, meta: Metadata| async move { println!("attempt {}", meta.attempt()) });
+    /// # }
+    /// ```
     pub fn handle<K>(mut self, handler: impl IntoRegistration<K>) -> Self {
         self.routes.add(handler.into_registration());
         self
@@ -274,6 +284,15 @@ impl<S: Store, M: Delivers> Builder<S, M> {
 
     /// Delivers the events of a route to a handler as they are. A route is an event type, or a pair of aggregate type
     /// and event type, and has at most one such handler.
+    ///
+    /// ```
+    /// # use pillarbox_core::{Delivery, engine::{Builder, mode::SingleNode}, port::Store};
+    /// # fn of<S: Store>(builder: Builder<S, SingleNode>) {
+    /// builder
+    ///     .route("OrderPlaced", |delivery: Delivery| async move { println!("{:?}", delivery.event().payload()) })
+    ///     .route(("Order", "Cancelled"), |_: Delivery| async {});
+    /// # }
+    /// ```
     pub fn route(mut self, route: impl Into<Route>, handler: impl Handler) -> Self {
         self.routes.add(Registration::raw(route.into(), handler));
         self
@@ -299,6 +318,14 @@ impl<S: Store, M: Delivers> Builder<S, M> {
     }
 
     /// When failed events are tried again, and how often, unless their handler says otherwise.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use pillarbox_core::{RetryPolicy, engine::{Builder, mode::SingleNode}, port::Store};
+    /// # fn of<S: Store>(builder: Builder<S, SingleNode>) {
+    /// builder.retry(RetryPolicy::exponential(Duration::from_millis(200)).max_attempts(10));
+    /// # }
+    /// ```
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.settings.retry = policy;
         self

@@ -4,7 +4,7 @@ use std::{
 };
 
 use pillarbox_core::{
-    HandlerError, Metadata, Outbox, OutboxEvent as _,
+    HandlerError, Metadata, Outbox, OutboxEvent,
     domain::{CircuitPolicy, Status},
     engine::{Failed, HandlerSet as _, IntoHandlers as _},
 };
@@ -159,4 +159,31 @@ async fn a_method_whose_destination_is_down_uses_up_no_attempts() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     outbox.shutdown().await;
+}
+
+static COUNTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+#[allow(clippy::unused_async, reason = "handlers are async, whether they wait or not")]
+async fn count<E: OutboxEvent>(event: E, metadata: Metadata) {
+    drop(event);
+    COUNTED.lock().unwrap().push(format!("{} by {}", metadata.event_type(), metadata.handler_id()));
+}
+
+/// H1: one function, a handler of each type that it is made for, under names of their own.
+#[tokio::test]
+async fn a_generic_function_is_a_handler_of_each_type_it_is_made_for() {
+    let outbox = Outbox::single_node(MemoryStore::new()).handle(count::<Placed>).handle(count::<Paid>);
+    let outbox = outbox.start().await.unwrap();
+    let mut tx = outbox.begin().await.unwrap();
+    tx.write(&Placed { number: 7 }).await.unwrap();
+    tx.write(&Paid { number: 8 }).await.unwrap();
+    tx.commit().await.unwrap();
+    while outbox.stats().await.unwrap().count(Status::Done) < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    outbox.shutdown().await;
+    let mut counted = COUNTED.lock().unwrap().clone();
+    counted.sort();
+    assert!(counted[0].starts_with("Paid by Paid") && counted[1].starts_with("Placed by Placed"), "{counted:?}");
+    assert_eq!(counted.len(), 2);
 }
