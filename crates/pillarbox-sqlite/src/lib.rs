@@ -36,6 +36,7 @@
 mod admin;
 mod connection;
 mod error;
+mod inbox;
 mod migrate;
 mod own;
 #[cfg(test)]
@@ -50,6 +51,7 @@ mod wake;
 mod work;
 mod write;
 
+pub use inbox::SqliteInbox;
 pub use migrate::{VERSION, migrations};
 pub use store::{Durability, Options, SqliteStore};
 pub use write::SqliteTransaction;
