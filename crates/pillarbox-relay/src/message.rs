@@ -1,5 +1,7 @@
 //! From an event to a message: CloudEvents 1.0.
 
+use std::borrow::Cow;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use pillarbox_core::{Event, domain::Key, port::Message};
@@ -43,7 +45,7 @@ pub fn message(event: &Event, target: Target, mode: Mode, source: &str) -> Messa
 }
 
 /// The attributes, in the order of the specification; then those of the partitioning extension, and Pillarbox's own.
-fn attributes(event: &Event, key: Option<&Key>, source: &str) -> Vec<(&'static str, String)> {
+fn attributes(event: &Event, key: Option<&Key>, source: &str) -> Vec<(Cow<'static, str>, String)> {
     let mut attributes = vec![
         ("specversion", "1.0".to_owned()),
         ("id", event.id().to_string()),
@@ -58,10 +60,10 @@ fn attributes(event: &Event, key: Option<&Key>, source: &str) -> Vec<(&'static s
         ("tenantid", event.tenant_id().map(str::to_owned)),
     ];
     attributes.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
-    attributes
+    attributes.into_iter().map(|(name, value)| (name.into(), value)).collect()
 }
 
-fn structured(event: &Event, attributes: Vec<(&'static str, String)>) -> Bytes {
+fn structured(event: &Event, attributes: Vec<(Cow<'static, str>, String)>) -> Bytes {
     #[derive(serde::Serialize)]
     struct Document<'a> {
         #[serde(flatten)]
@@ -77,7 +79,7 @@ fn structured(event: &Event, attributes: Vec<(&'static str, String)>) -> Bytes {
     let is_json = kind == "application/json" || kind.ends_with("+json");
     let data = is_json.then(|| serde_json::from_slice::<&RawValue>(payload.as_bytes()).ok()).flatten();
     let document = Document {
-        attributes: attributes.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect(),
+        attributes: attributes.into_iter().map(|(name, value)| (name.into_owned(), json!(value))).collect(),
         datacontenttype: payload.content_type(),
         data,
         data_base64: data.is_none().then(|| STANDARD.encode(payload.as_bytes())),

@@ -22,6 +22,7 @@
 //! | `upkeep` | purge and gauges |
 //! | `node` | starts and stops the tasks |
 //! | `by_hand` | the same without tasks, for tests |
+//! | `calls` | handlers without an outbox, for consumers of a broker |
 //! | `bus` | events for listeners in the process, stored and not |
 //!
 //! Each file that takes part in an event's way says at its top what happens when the process dies between
@@ -31,6 +32,7 @@ mod backoff;
 mod builder;
 mod bus;
 mod by_hand;
+mod calls;
 mod context;
 mod dead;
 mod dedup;
@@ -57,6 +59,7 @@ pub use builder::{Builder, mode};
 pub use bus::{Bus, BusEvent, PublishError};
 #[doc(hidden)]
 pub use by_hand::ByHand;
+pub use calls::{Called, Calls, CallsBuilder, Horizon, Takes};
 pub use context::{Context, ContextProvider};
 pub use dead::Dead;
 pub use dedup::Duplicate;
@@ -73,5 +76,5 @@ pub use interceptor::Interceptor;
 pub use outbox::Outbox;
 pub use settings::{Heartbeat, OnDeadHead, OnSuccess, PurgeOptions};
 pub use transaction::{Receipt, Transaction};
-pub use work::Work;
+pub use work::{Work, Working};
 pub use writer::IntoEvent;

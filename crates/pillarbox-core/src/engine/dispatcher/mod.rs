@@ -543,7 +543,7 @@ impl std::fmt::Debug for Worker {
 }
 
 /// Runs user code: its errors, its panics (also while it makes its future) and its timeout are failures.
-async fn guard<T, F>(limit: Duration, make: impl FnOnce() -> F) -> Result<T, Failure>
+pub(super) async fn guard<T, F>(limit: Duration, make: impl FnOnce() -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, HandlerError>>,
 {

@@ -1,0 +1,340 @@
+//! Handlers outside of an outbox: those of a consumer of a broker's messages.
+//!
+//! What runs is what runs in an outbox: typed handlers, their timeouts and panics, the circuits of their destinations,
+//! retry policies, fallbacks. What becomes of the message is the caller's affair.
+
+use std::{fmt, time::Duration};
+
+use super::{
+    dispatcher::guard,
+    error::OutboxError,
+    handler::{
+        EventFallback, Failed, Handler, Handlers, IntoHandlers, IntoInTx, IntoRegistration, Progress, Registered,
+        Registration, Routes, RoutesBuilder, Runs,
+    },
+    settings::Settings,
+    work::Working,
+};
+use crate::{
+    domain::{
+        CircuitPolicy, Codec, Codecs, Delivery, Event, Failure, HandlerError, Outcome, RetryPolicy, Route, Verdict, both,
+        combine, decide,
+    },
+    port::SettleStore,
+};
+
+/// Handlers, ready to be called.
+pub struct Calls {
+    routes: Routes,
+    settings: Settings,
+}
+
+/// Who takes an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// No handler.
+    Nobody,
+    /// Handlers that do what they do.
+    Handlers,
+    /// A handler that works in a transaction.
+    InTx,
+}
+
+/// What became of a call.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Called {
+    /// What becomes of the event.
+    pub verdict: Verdict,
+    /// Which of several handlers have had their part, for [`Record::progress`](crate::domain::Record::progress) of the
+    /// next delivery.
+    pub progress: Option<Box<str>>,
+}
+
+/// How long an event may be on its way through its handlers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Horizon {
+    /// How often it is tried.
+    pub attempts: u32,
+    /// How long all the attempts may take.
+    pub handling: Duration,
+    /// How long all the pauses between them may be.
+    pub pauses: Duration,
+}
+
+impl Horizon {
+    /// From the first attempt to the end of the last.
+    pub fn total(&self) -> Duration {
+        self.handling.saturating_add(self.pauses)
+    }
+
+    fn of(policy: &RetryPolicy, timeout: Duration) -> Self {
+        // A policy without an end has no horizon: counting stops where nobody waits any more.
+        const MOST: u32 = 100_000;
+        let mut horizon = Self { attempts: 1, handling: timeout, pauses: Duration::ZERO };
+        while !policy.is_exhausted(horizon.attempts) && horizon.attempts < MOST {
+            horizon.pauses = horizon.pauses.saturating_add(policy.delay(horizon.attempts, 1.0));
+            horizon.handling = horizon.handling.saturating_add(timeout);
+            horizon.attempts += 1;
+        }
+        horizon
+    }
+}
+
+impl Calls {
+    /// Begins to gather handlers.
+    pub fn builder() -> CallsBuilder {
+        CallsBuilder { routes: RoutesBuilder::default(), codecs: Codecs::default(), settings: Settings::default() }
+    }
+
+    /// Who takes an event.
+    pub fn takes(&self, event: &Event) -> Takes {
+        match self.routes.find(event) {
+            [] => Takes::Nobody,
+            [alone] if matches!(alone.runs, Runs::InTx(_)) => Takes::InTx,
+            _ => Takes::Handlers,
+        }
+    }
+
+    /// Whether there are handlers that work in a transaction, and others.
+    pub fn kinds(&self) -> (bool, bool) {
+        let is_in_tx = |handler: &&Registered| matches!(handler.runs, Runs::InTx(_));
+        (self.routes.all().any(|handler| is_in_tx(&handler)), self.routes.all().any(|handler| !is_in_tx(&handler)))
+    }
+
+    /// The longest way that an event may have through its handlers.
+    pub fn horizon(&self) -> Horizon {
+        let horizons = self.routes.all().map(|handler| Horizon::of(self.policy(handler), self.limit(handler)));
+        let longest = horizons.max_by_key(Horizon::total);
+        longest.unwrap_or_else(|| Horizon::of(&self.settings.retry, self.settings.handler_timeout))
+    }
+
+    /// Calls the handlers of an event that have not had their part, one after another. Never panics, and takes no longer than
+    /// they may. May be dropped at any await.
+    pub async fn call(&self, delivery: &Delivery) -> Called {
+        let handlers = self.routes.find(delivery.event());
+        if handlers.is_empty() {
+            let failure = Err(Failure::NoRoute(delivery.event().route().to_string()));
+            let verdict = decide(&self.settings.retry, delivery.record().attempts, &failure, fastrand::f64());
+            return Called { verdict, progress: None };
+        }
+        let mut progress = Progress::of(delivery.record());
+        let attempts = delivery.record().attempts;
+        let earlier = progress.errors().map(|error| Verdict::Dead { attempts, error: error.to_owned() });
+        let mut verdicts: Vec<_> = earlier.collect();
+        for registered in handlers {
+            if progress.has(&registered.id) {
+                continue;
+            }
+            let verdict = self.call_one(registered, delivery).await;
+            match &verdict {
+                Verdict::Done => progress.succeeded(&registered.id),
+                Verdict::Dead { error, .. } => progress.failed(&registered.id, error),
+                Verdict::Retry { .. } | Verdict::Defer { .. } => {}
+            }
+            verdicts.push(verdict);
+        }
+        let progress = if handlers.len() > 1 { progress.stored() } else { None };
+        Called { verdict: combine(verdicts), progress }
+    }
+
+    /// Calls the transactional handler of an event in a transaction. Unless the verdict is `Done`, what the handler did is in
+    /// the transaction still, which must be rolled back; the fallback, if it was one's turn, has run outside of it.
+    pub async fn call_in<S>(&self, working: &mut Working<S>, delivery: &Delivery) -> Verdict
+    where
+        S: SettleStore + 'static,
+    {
+        let [registered] = self.routes.find(delivery.event()) else {
+            let error = HandlerError::msg("the event has no transactional handler").permanent();
+            return decide(&self.settings.retry, 0, &Err(error.into()), fastrand::f64());
+        };
+        let Runs::InTx(handler) = &registered.runs else { return self.call_one(registered, delivery).await };
+        let delivery = delivery.to(&registered.id);
+        let work = working.lend();
+        let result = guard(self.limit(registered), || handler.handle(work, delivery.clone())).await;
+        let result = match result {
+            Ok(_) if !working.take_back() => {
+                let words = "the handler has kept its `Work`, so nothing can be committed: drop it before returning";
+                Err(HandlerError::msg(words).into())
+            }
+            result => result,
+        };
+        self.judge(registered, delivery, result, None).await
+    }
+
+    async fn call_one(&self, registered: &Registered, delivery: &Delivery) -> Verdict {
+        let Runs::Each(handler) = &registered.runs else {
+            let words = "a consumer calls handlers of one message alone: take it out of `handle_batch`";
+            return self.judge(registered, delivery.clone(), Err(HandlerError::msg(words).permanent().into()), None).await;
+        };
+        if !handler.takes(delivery.event()) {
+            return Verdict::Done;
+        }
+        let delivery = delivery.to(&registered.id);
+        let ticket = match registered.destination.as_ref().map(|destination| destination.enter()) {
+            Some(Err(after)) => return Verdict::Defer { after },
+            Some(Ok(ticket)) => Some(ticket),
+            None => None,
+        };
+        let result = guard(self.limit(registered), || handler.handle(delivery.clone())).await;
+        let told = ticket.map(|ticket| ticket.end(&result));
+        self.judge(registered, delivery, result, told).await
+    }
+
+    /// From what a handler answered to a verdict: by what the circuit of its destination told, its policy, and its fallback.
+    async fn judge(
+        &self,
+        registered: &Registered,
+        delivery: Delivery,
+        result: Result<Outcome, Failure>,
+        told: Option<Option<Duration>>,
+    ) -> Verdict {
+        if let Some(down) = told {
+            let says_so = matches!(&result, Err(Failure::Error(error)) if error.is_unavailable());
+            let soon = || says_so.then(|| self.policy(registered).delay(1, fastrand::f64()));
+            if let Some(after) = down.or_else(soon) {
+                return Verdict::Defer { after };
+            }
+        }
+        let verdict = decide(self.policy(registered), delivery.record().attempts, &result, fastrand::f64());
+        match (verdict, result, &registered.fallback) {
+            (Verdict::Dead { attempts, error }, Err(failure), Some(fallback)) if failure.counts() => {
+                let failed = Failed::new(delivery.clone(), attempts, failure);
+                let second = match guard(self.limit(registered), || fallback.handle(delivery, failed)).await {
+                    Ok(Outcome::Done) => return Verdict::Done,
+                    Ok(_) => Failure::Error(HandlerError::msg("a fallback can't ask for another try")),
+                    Err(failure) => failure,
+                };
+                Verdict::Dead { attempts, error: both(&error, &format!("then the fallback failed: {second}")) }
+            }
+            (verdict, _, _) => verdict,
+        }
+    }
+
+    fn limit(&self, registered: &Registered) -> Duration {
+        registered.timeout.unwrap_or(self.settings.handler_timeout)
+    }
+
+    fn policy<'a>(&'a self, registered: &'a Registered) -> &'a RetryPolicy {
+        registered.retry.as_ref().unwrap_or(&self.settings.retry)
+    }
+}
+
+impl fmt::Debug for Calls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Calls").field("routes", &self.routes).finish_non_exhaustive()
+    }
+}
+
+/// Gathers the handlers of a consumer.
+#[must_use = "handlers are called when they are built"]
+pub struct CallsBuilder {
+    routes: RoutesBuilder,
+    codecs: Codecs,
+    settings: Settings,
+}
+
+impl CallsBuilder {
+    /// See [`Builder::handle`](super::Builder::handle).
+    pub fn handle<K>(mut self, handler: impl IntoRegistration<K>) -> Self {
+        self.routes.add(handler.into_registration());
+        self
+    }
+
+    /// See [`Builder::handle_in_tx`](super::Builder::handle_in_tx).
+    pub fn handle_in_tx<S, K>(mut self, handler: impl IntoInTx<S, K>) -> Self {
+        self.routes.add(handler.into_registration());
+        self
+    }
+
+    /// See [`Builder::handlers`](super::Builder::handlers).
+    pub fn handlers(mut self, handlers: impl IntoHandlers) -> Self {
+        self.routes.extend(handlers.into_handlers());
+        self
+    }
+
+    /// See [`Builder::route`](super::Builder::route).
+    pub fn route(mut self, route: impl Into<Route>, handler: impl Handler) -> Self {
+        self.routes.add(Registration::raw(route.into(), handler));
+        self
+    }
+
+    /// See [`Builder::handle_every`](super::Builder::handle_every).
+    pub fn handle_every(mut self, handler: impl Handler) -> Self {
+        self.routes.add(Registration::every(handler));
+        self
+    }
+
+    /// See [`Builder::fallback`](super::Builder::fallback).
+    pub fn fallback<K: 'static>(mut self, fallback: impl EventFallback<K>) -> Self {
+        self.routes.extend(Handlers::new().fallback(fallback));
+        self
+    }
+
+    /// When failed messages are tried again, and how often, unless their handler says otherwise.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.settings.retry = policy;
+        self
+    }
+
+    /// How long a handler may take, unless it says otherwise. Default: 30 s.
+    pub fn handler_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.handler_timeout = timeout;
+        self
+    }
+
+    /// When the circuit of a destination opens, and for how long.
+    pub fn circuit(mut self, policy: CircuitPolicy) -> Self {
+        self.settings.circuit = policy;
+        self
+    }
+
+    /// Reads payloads of this format too. JSON is always read, and MessagePack where the feature is on.
+    pub fn reads(mut self, codec: impl Codec) -> Self {
+        self.codecs = self.codecs.and(codec);
+        self
+    }
+
+    /// What the names of metrics begin with. Default: `pillarbox`.
+    pub fn metrics_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.settings.metrics_prefix = prefix.into();
+        self
+    }
+
+    /// Checks everything.
+    pub fn build(self) -> Result<Calls, OutboxError> {
+        self.settings.validate()?;
+        let routes = self.routes.build(&self.codecs, &self.settings)?;
+        if let Some(handler) = routes.all().find(|handler| matches!(handler.runs, Runs::Batch { .. })) {
+            return Err(OutboxError::setting(format!(
+                "{:?} takes several events at once, and a consumer calls with one message at a time: register it with `handle`, or \
+                 with `handle_in_tx`, whose transactions take many",
+                handler.id
+            )));
+        }
+        Ok(Calls { routes, settings: self.settings })
+    }
+}
+
+impl fmt::Debug for CallsBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallsBuilder").field("routes", &self.routes).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_horizon_adds_up_attempts_and_pauses() {
+        let second = Duration::from_secs(1);
+        let policy = RetryPolicy::fixed(second).jitter(0.0).max_attempts(4);
+        let horizon = Horizon::of(&policy, second * 10);
+        assert_eq!(horizon, Horizon { attempts: 4, handling: second * 40, pauses: second * 3 });
+        assert_eq!(horizon.total(), second * 43);
+        let jittered = Horizon::of(&RetryPolicy::fixed(second).jitter(0.5).max_attempts(2), second);
+        assert_eq!(jittered.pauses, second * 3 / 2, "the longest that may be");
+    }
+}
