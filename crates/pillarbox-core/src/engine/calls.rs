@@ -10,7 +10,7 @@ use super::{
     error::OutboxError,
     handler::{
         EventFallback, Failed, Handler, Handlers, IntoHandlers, IntoInTx, IntoRegistration, Progress, Registered,
-        Registration, Routes, RoutesBuilder, Runs,
+        Registration, Routes, RoutesBuilder, Runs, TxHandler,
     },
     settings::Settings,
     work::Working,
@@ -139,28 +139,45 @@ impl Calls {
         Called { verdict: combine(verdicts), progress }
     }
 
-    /// Calls the transactional handler of an event in a transaction. Unless the verdict is `Done`, what the handler did is in
-    /// the transaction still, which must be rolled back; the fallback, if it was one's turn, has run outside of it.
-    pub async fn call_in<S>(&self, working: &mut Working<S>, delivery: &Delivery) -> Verdict
+    /// Calls the transactional handler of an event in a transaction, and says what it answered. Unless that is `Done`, what
+    /// the handler did is in the transaction still, which must be rolled back. What becomes of the event is then for
+    /// [`judge_work`](Self::judge_work) to say.
+    pub async fn work<S>(&self, working: &mut Working<S>, delivery: &Delivery) -> Result<Outcome, Failure>
     where
         S: SettleStore + 'static,
     {
-        let [registered] = self.routes.find(delivery.event()) else {
-            let error = HandlerError::msg("the event has no transactional handler").permanent();
-            return decide(&self.settings.retry, 0, &Err(error.into()), fastrand::f64());
+        let Some((registered, handler)) = self.in_tx(delivery.event()) else {
+            return Err(Failure::NoRoute(delivery.event().route().to_string()));
         };
-        let Runs::InTx(handler) = &registered.runs else { return self.call_one(registered, delivery).await };
-        let delivery = delivery.to(&registered.id);
         let work = working.lend();
-        let result = guard(self.limit(registered), || handler.handle(work, delivery.clone())).await;
-        let result = match result {
+        let delivery = delivery.to(&registered.id);
+        let result = guard(self.limit(registered), || handler.handle(work, delivery)).await;
+        match result {
             Ok(_) if !working.take_back() => {
                 let words = "the handler has kept its `Work`, so nothing can be committed: drop it before returning";
                 Err(HandlerError::msg(words).into())
             }
             result => result,
-        };
-        self.judge(registered, delivery, result, None).await
+        }
+    }
+
+    /// What becomes of an event whose transactional handler gave this answer, and whose work was rolled back. The fallback has
+    /// its turn here, outside of any transaction.
+    pub async fn judge_work(&self, delivery: &Delivery, result: Result<Outcome, Failure>) -> Verdict {
+        match self.in_tx(delivery.event()) {
+            Some((registered, _)) => self.judge(registered, delivery.to(&registered.id), result, None).await,
+            None => decide(&self.settings.retry, delivery.record().attempts, &result, fastrand::f64()),
+        }
+    }
+
+    fn in_tx(&self, event: &Event) -> Option<(&Registered, &dyn TxHandler)> {
+        match self.routes.find(event) {
+            [alone] => match &alone.runs {
+                Runs::InTx(handler) => Some((alone, &**handler)),
+                Runs::Each(_) | Runs::Batch { .. } => None,
+            },
+            _ => None,
+        }
     }
 
     async fn call_one(&self, registered: &Registered, delivery: &Delivery) -> Verdict {

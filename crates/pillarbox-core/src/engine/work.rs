@@ -237,7 +237,7 @@ impl<S: TransactStore> Drop for Begun<S> {
 }
 
 /// A transaction in which the handlers of a consumer work, one after another, and which all of their work commits with.
-/// Dropping it rolls back. See [`Calls::call_in`](super::Calls::call_in).
+/// Dropping it rolls back. See [`Calls::work`](super::Calls::work).
 pub struct Working<S: SettleStore + 'static>(Box<Begun<S>>);
 
 impl<S: SettleStore + 'static> Working<S> {
