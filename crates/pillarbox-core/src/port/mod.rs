@@ -10,6 +10,7 @@
 //! | [`AdminStore`] | operators | dead events, counts |
 //! | [`WakeStore`] | reader | news from other processes |
 //! | [`Sink`] | relay | sending messages to a broker |
+//! | [`Tracer`] | writer, workers | the trace that an event belongs to |
 //! | [`Clock`] | writer | the host's time, for `occurred_at` alone |
 //!
 //! A database adapter implements the first seven; the engine sees them as one [`Store`]. The exam that every
@@ -23,6 +24,7 @@ mod read;
 mod settle;
 mod sink;
 pub mod span;
+mod trace;
 mod upkeep;
 mod wake;
 mod write;
@@ -39,6 +41,7 @@ pub use read::{
 };
 pub use settle::SettleStore;
 pub use sink::{Abilities, Confirms, Message, Sent, Sink, SinkError, SinkErrorKind};
+pub use trace::Tracer;
 pub use upkeep::{PurgeCursor, PurgeRequest, PurgeScope, Purged, UpkeepStore};
 pub use wake::WakeStore;
 pub use write::{NewKey, NewRow, TransactStore, WriteStore};
