@@ -4,7 +4,11 @@ use std::borrow::Cow;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use pillarbox_core::{Event, domain::Key, port::Message};
+use pillarbox_core::{
+    Event,
+    domain::{Headers, Key},
+    port::Message,
+};
 use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::rules::Target;
@@ -25,6 +29,11 @@ const STRUCTURED: &str = "application/cloudevents+json";
 
 /// Makes the message of an event. `source` says who sends it, as CloudEvents want it: a URI reference.
 pub fn message(event: &Event, target: Target, mode: Mode, source: &str) -> Message {
+    traced(event, None, target, mode, source)
+}
+
+/// The same, and the message continues this trace, unless the rule says otherwise.
+pub(crate) fn traced(event: &Event, trace: Option<&Headers>, target: Target, mode: Mode, source: &str) -> Message {
     let key = match target.key {
         Some(key) => key.map(Key::from),
         None => event.key().cloned(),
@@ -32,7 +41,8 @@ pub fn message(event: &Event, target: Target, mode: Mode, source: &str) -> Messa
     let payload = event.payload();
     let mut headers: Vec<(String, String)> =
         event.headers().iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    for (name, value) in target.headers {
+    let of_trace = trace.into_iter().flat_map(Headers::iter).map(|(name, value)| (name.to_owned(), value.to_owned()));
+    for (name, value) in of_trace.chain(target.headers) {
         headers.retain(|(other, _)| *other != name);
         headers.push((name, value));
     }
@@ -142,6 +152,18 @@ mod tests {
         let document: Value = serde_json::from_slice(&message.payload).unwrap();
         assert_eq!(document["data_base64"], "AP9hYg==");
         assert!(document.get("data").is_none());
+    }
+
+    #[test]
+    fn a_message_continues_the_trace_of_its_delivery() {
+        let trace = Headers::from_iter([("traceparent", "00-1-3-01"), ("tracestate", "a=1")]);
+        let of = |target| traced(&placed(), Some(&trace), target, Mode::Binary, "/").headers;
+        let headers = of(target());
+        assert_eq!(headers.iter().filter(|(name, _)| name == "traceparent").count(), 1);
+        assert!(headers.contains(&("traceparent".into(), "00-1-3-01".into())), "{headers:?}");
+        assert!(headers.contains(&("tracestate".into(), "a=1".into())), "{headers:?}");
+        let headers = of(Target { headers: vec![("traceparent".into(), "the rule's".into())], ..target() });
+        assert!(headers.contains(&("traceparent".into(), "the rule's".into())), "{headers:?}");
     }
 
     #[test]

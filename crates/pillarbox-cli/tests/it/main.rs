@@ -2,6 +2,7 @@
 
 mod events;
 mod relay;
+mod telemetry;
 
 use std::{
     path::Path,

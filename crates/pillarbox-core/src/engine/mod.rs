@@ -17,6 +17,7 @@
 //! | `reader` | finds what is due |
 //! | `flight` | the node's memory: what is in flight, lanes, queues |
 //! | `dispatcher`, `handler`, `interceptor` | runs the handlers |
+//! | `trace` | the spans around both ends |
 //! | `work` | the transactions of transactional handlers |
 //! | `settler` | outcomes to the table, in batches, behind the fence |
 //! | `upkeep` | purge and gauges |
@@ -50,6 +51,7 @@ mod reader;
 mod settings;
 mod settler;
 mod shared;
+mod trace;
 mod transaction;
 mod upkeep;
 mod work;

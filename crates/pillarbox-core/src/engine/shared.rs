@@ -17,6 +17,7 @@ use super::{
     handler::Routes,
     interceptor::Interceptor,
     settings::Settings,
+    trace::Traces,
 };
 use crate::{
     domain::{Lease, NodeId, Seq, Timestamp},
@@ -30,6 +31,7 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) routes: Routes,
     pub(crate) interceptors: Vec<Arc<dyn Interceptor>>,
+    pub(crate) traces: Traces,
     pub(crate) meters: Meters,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) node: NodeId,
@@ -78,6 +80,7 @@ impl Shared {
             settings,
             routes,
             interceptors,
+            traces: Traces::default(),
             meters,
             clock,
             node,
@@ -100,6 +103,12 @@ impl Shared {
             database_ahead: AtomicI64::new(0),
             running: AtomicUsize::new(0),
         }
+    }
+
+    /// With spans by this tracer.
+    pub(crate) fn traced_by(mut self, traces: Traces) -> Self {
+        self.traces = traces;
+        self
     }
 
     /// Rings the bells that a change asks for.

@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
 
+use tracing::{Instrument as _, Span};
+
 use super::{Cut, Judged, Report, Told, Worker, guard};
 use crate::{
     domain::{Delivery, Failure, HandlerError, Outcome, Verdict},
     engine::{
         flight::{Job, Signals},
         handler::{BatchHandler, Registered, Runs},
+        trace::ended,
     },
 };
 
@@ -76,7 +79,9 @@ impl Worker {
                 }
                 None => match answers.next() {
                     Some(Called { result, shut: Some(after), .. }) => (Verdict::Defer { after }, result),
-                    Some(Called { result, told, .. }) => self.judge(registered, delivery.clone(), result, told).await,
+                    Some(Called { result, told, span, .. }) => {
+                        self.judge(registered, delivery.clone(), result, told, &span).await
+                    }
                     // As many as deliveries that passed.
                     None => break,
                 },
@@ -92,7 +97,7 @@ impl Worker {
         &self,
         registered: &Registered,
         handler: &dyn BatchHandler,
-        deliveries: Vec<Delivery>,
+        mut deliveries: Vec<Delivery>,
     ) -> Vec<Called> {
         let ticket = match registered.destination.as_ref().map(|destination| destination.enter()) {
             Some(Err(after)) => {
@@ -102,18 +107,21 @@ impl Worker {
             Some(Ok(ticket)) => Some(ticket),
             None => None,
         };
+        let (span, each) = self.shared.traces.batch(&mut deliveries);
         // Reading payloads is users' code as well.
-        let read = guard(self.limit(registered), || std::future::ready(Ok(handler.handle(&deliveries)))).await;
+        let read = || std::future::ready(Ok(span.in_scope(|| handler.handle(&deliveries))));
+        let read = guard(self.limit(registered), read).await;
         let (read, call) = match read {
             Ok(read) => read,
             Err(failure) => {
-                return deliveries.iter().map(|_| Called::of(Err(failure.clone()))).collect();
+                return each.into_iter().map(|span| Called::of(Err(failure.clone())).in_span(span)).collect();
             }
         };
         let events = read.iter().filter(|read| read.is_ok()).count();
         let mut answers = Vec::new();
         if events > 0 {
-            answers = match guard(self.limit(registered), || async { Ok(call.await.of(events)) }).await {
+            let call = || async { Ok(call.await.of(events)) }.instrument(span);
+            answers = match guard(self.limit(registered), call).await {
                 Ok(answers) => answers.into_iter().map(|answer| answer.map_err(Failure::from)).collect(),
                 Err(failure) => vec![Err(failure); events],
             };
@@ -125,9 +133,9 @@ impl Worker {
             (Some(_), None) | (None, _) => None,
         };
         let mut answers = answers.into_iter();
-        let called = |read: Result<(), HandlerError>| {
+        let called = |(read, span): (Result<(), HandlerError>, Span)| {
             if let Err(error) = read {
-                return Called::of(Err(error.into()));
+                return Called::of(Err(error.into())).in_span(span);
             }
             let result = answers.next().unwrap_or(Ok(Outcome::Done));
             // Who got an answer is judged by it, whatever the others were told.
@@ -135,9 +143,9 @@ impl Worker {
                 Some(down) if result.as_ref().is_err_and(Failure::is_unavailable) => Told::By(down),
                 _ => Told::Nothing,
             };
-            Called { told, ..Called::of(result) }
+            Called { told, ..Called::of(result).in_span(span) }
         };
-        read.into_iter().map(called).collect()
+        read.into_iter().zip(each).map(called).collect()
     }
 }
 
@@ -147,10 +155,17 @@ struct Called {
     told: Told,
     /// Its destination was down before the call: how long to wait.
     shut: Option<Duration>,
+    span: Span,
 }
 
 impl Called {
     fn of(result: Result<Outcome, Failure>) -> Self {
-        Self { result, told: Told::Nothing, shut: None }
+        Self { result, told: Told::Nothing, shut: None, span: Span::none() }
+    }
+
+    fn in_span(mut self, span: Span) -> Self {
+        ended(&span, &self.result);
+        self.span = span;
+        self
     }
 }

@@ -26,6 +26,7 @@
 use std::{collections::VecDeque, sync::atomic::Ordering};
 
 use tokio::time::{Duration, Instant, sleep};
+use tracing::{Instrument as _, Span};
 
 use super::{Cut, Judged, Report, Told, Worker, guard};
 use crate::{
@@ -34,6 +35,7 @@ use crate::{
         backoff::Backoff,
         flight::Job,
         handler::{Progress, Registered, Runs, TxHandler},
+        trace::ended,
         work::{Desk, Open},
     },
     port::{Settled, StoreError, StoreErrorKind},
@@ -52,6 +54,7 @@ struct Run<'a> {
     entered: usize,
     refused: bool,
     result: Result<Outcome, Failure>,
+    span: Span,
 }
 
 /// What a run leaves of its transaction.
@@ -203,26 +206,31 @@ impl Worker {
     ) -> (Option<Run<'a>>, Left) {
         let limit = self.limit(of);
         let begun = self.begins(&job);
-        let delivery = job.delivery.to(&of.id);
+        let mut delivery = job.delivery.to(&of.id);
+        let mut span = Span::none();
         let (entered, refused) = self.before(&delivery, limit).await;
-        let had_its_part = || delivery.record().progress.is_some() && Progress::of(delivery.record()).has(&of.id);
+        let had_its_part =
+            |delivery: &Delivery| delivery.record().progress.is_some() && Progress::of(delivery.record()).has(&of.id);
         let (refused, result, left) = match refused {
             Some(failure) => (true, Err(failure), Left::Undone),
             // When it was one of several.
-            None if had_its_part() => (false, Ok(Outcome::Done), Left::Kept),
+            None if had_its_part(&delivery) => (false, Ok(Outcome::Done), Left::Kept),
             None => {
                 let work = open.lend();
+                span = self.shared.traces.delivery(&mut delivery, false);
+                let handle = || span.in_scope(|| handler.handle(work, delivery.clone())).instrument(span.clone());
                 let answer = tokio::select! {
                     biased;
-                    answer = guard(limit, || handler.handle(work, delivery.clone())) => answer,
+                    answer = guard(limit, handle) => answer,
                     () = self.evicted(&delivery) => return (None, Left::Void),
                 };
                 let (result, left) = self.keep_or_undo(open, answer).await;
+                ended(&span, &result);
                 (false, result, left)
             }
         };
         let elapsed = begun.elapsed();
-        (Some(Run { job, of, delivery, elapsed, entered, refused, result }), left)
+        (Some(Run { job, of, delivery, elapsed, entered, refused, result, span }), left)
     }
 
     /// What a handler's answer means for its work.
@@ -338,7 +346,7 @@ impl Worker {
         let (verdict, result) = if run.refused {
             (self.decide(run.of, &run.delivery, &run.result), run.result)
         } else {
-            self.judge(run.of, run.delivery.clone(), run.result, Told::Nothing).await
+            self.judge(run.of, run.delivery.clone(), run.result, Told::Nothing, &run.span).await
         };
         self.report(run.of, &run.delivery, run.entered, run.elapsed, result).await;
         self.conclude(&run.delivery, Judged::alone(verdict));

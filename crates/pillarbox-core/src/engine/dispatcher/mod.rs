@@ -24,12 +24,14 @@ use std::{
 use futures_util::FutureExt;
 use tokio::time::{Duration, Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
 
 use super::{
     flight::{End, Job, Then},
     handler::{Failed, Progress, Registered, Routes, Runs},
     settings::{OnDeadHead, OnSuccess},
     shared::Shared,
+    trace::ended,
     work::Desk,
 };
 use crate::{
@@ -356,20 +358,24 @@ impl Worker {
         let Runs::Each(handler) = &registered.runs else {
             // It is alone on its route, which the builder has checked, and then it is called in another way.
             let error = HandlerError::msg("the handler takes several events and is not alone").permanent();
-            return self.judge(registered, delivery.to(&registered.id), Err(error.into()), Told::Nothing).await;
+            let delivery = delivery.to(&registered.id);
+            return self.judge(registered, delivery, Err(error.into()), Told::Nothing, &Span::none()).await;
         };
         if !handler.takes(delivery.event()) {
             return (Verdict::Done, Ok(Outcome::Done));
         }
-        let delivery = delivery.to(&registered.id);
+        let mut delivery = delivery.to(&registered.id);
         let ticket = match registered.destination.as_ref().map(|destination| destination.enter()) {
             Some(Err(after)) => return (Verdict::Defer { after }, Ok(Outcome::RetryAfter(after))),
             Some(Ok(ticket)) => Some(ticket),
             None => None,
         };
-        let result = guard(self.limit(registered), || handler.handle(delivery.clone())).await;
+        let span = self.shared.traces.delivery(&mut delivery, handler.passes_on());
+        let handle = || span.in_scope(|| handler.handle(delivery.clone())).instrument(span.clone());
+        let result = guard(self.limit(registered), handle).await;
+        ended(&span, &result);
         let told = ticket.map_or(Told::Nothing, |ticket| Told::By(ticket.end(&result)));
-        self.judge(registered, delivery, result, told).await
+        self.judge(registered, delivery, result, told, &span).await
     }
 
     /// From what a handler answered to a verdict: by what its destination's circuit told, its policy, and its fallback, when that was its last attempt.
@@ -379,6 +385,7 @@ impl Worker {
         delivery: Delivery,
         result: Result<Outcome, Failure>,
         told: Told,
+        span: &Span,
     ) -> (Verdict, Result<Outcome, Failure>) {
         if let Told::By(down) = told {
             let says_so = matches!(&result, Err(Failure::Error(error)) if error.is_unavailable());
@@ -393,7 +400,8 @@ impl Worker {
             (Verdict::Dead { attempts, error }, Err(failure), Some(fallback)) if failure.counts() => {
                 let failed = Failed::new(delivery.clone(), attempts, failure);
                 let id = delivery.event().id();
-                let answer = guard(self.limit(registered), || fallback.handle(delivery, failed)).await;
+                let handle = || span.in_scope(|| fallback.handle(delivery, failed)).instrument(span.clone());
+                let answer = guard(self.limit(registered), handle).await;
                 let second = match answer {
                     Ok(Outcome::Done) => {
                         tracing::warn!(event_id = %id, handler = %registered.id, attempts, error, "the handler has failed for good, and its fallback took the event");
