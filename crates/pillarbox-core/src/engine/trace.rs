@@ -11,12 +11,12 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
-use tracing::{Span, debug_span, field::Empty, info_span};
+use tracing::{Instrument as _, Span, debug_span, field::Empty, info_span};
 
 use super::dispatcher::panic_text;
 use crate::{
     domain::{Delivery, Event, Failure, Outcome},
-    port::Tracer,
+    port::{BoxFuture, Tracer},
 };
 
 const TARGET: &str = "pillarbox::trace";
@@ -132,6 +132,14 @@ impl std::fmt::Debug for Traces {
 /// Collectors know numbers of this type alone; others become text.
 fn number(of: usize) -> i64 {
     i64::try_from(of).unwrap_or(i64::MAX)
+}
+
+/// Makes a future in a span, and runs it there. Who does not listen pays nothing for it.
+pub(crate) fn inside<'a, T: 'a>(span: &Span, make: impl FnOnce() -> BoxFuture<'a, T>) -> BoxFuture<'a, T> {
+    if span.is_disabled() {
+        return make();
+    }
+    Box::pin(span.in_scope(make).instrument(span.clone()))
 }
 
 /// Says on a span how its delivery ended.

@@ -26,7 +26,7 @@
 use std::{collections::VecDeque, sync::atomic::Ordering};
 
 use tokio::time::{Duration, Instant, sleep};
-use tracing::{Instrument as _, Span};
+use tracing::Span;
 
 use super::{Cut, Judged, Report, Told, Worker, guard};
 use crate::{
@@ -35,7 +35,7 @@ use crate::{
         backoff::Backoff,
         flight::Job,
         handler::{Progress, Registered, Runs, TxHandler},
-        trace::ended,
+        trace::{ended, inside},
         work::{Desk, Open},
     },
     port::{Settled, StoreError, StoreErrorKind},
@@ -218,7 +218,7 @@ impl Worker {
             None => {
                 let work = open.lend();
                 span = self.shared.traces.delivery(&mut delivery, false);
-                let handle = || span.in_scope(|| handler.handle(work, delivery.clone())).instrument(span.clone());
+                let handle = || inside(&span, || handler.handle(work, delivery.clone()));
                 let answer = tokio::select! {
                     biased;
                     answer = guard(limit, handle) => answer,

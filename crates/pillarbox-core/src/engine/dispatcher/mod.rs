@@ -24,14 +24,14 @@ use std::{
 use futures_util::FutureExt;
 use tokio::time::{Duration, Instant, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument as _, Span};
+use tracing::Span;
 
 use super::{
     flight::{End, Job, Then},
     handler::{Failed, Progress, Registered, Routes, Runs},
     settings::{OnDeadHead, OnSuccess},
     shared::Shared,
-    trace::ended,
+    trace::{ended, inside},
     work::Desk,
 };
 use crate::{
@@ -371,8 +371,7 @@ impl Worker {
             None => None,
         };
         let span = self.shared.traces.delivery(&mut delivery, handler.passes_on());
-        let handle = || span.in_scope(|| handler.handle(delivery.clone())).instrument(span.clone());
-        let result = guard(self.limit(registered), handle).await;
+        let result = guard(self.limit(registered), || inside(&span, || handler.handle(delivery.clone()))).await;
         ended(&span, &result);
         let told = ticket.map_or(Told::Nothing, |ticket| Told::By(ticket.end(&result)));
         self.judge(registered, delivery, result, told, &span).await
@@ -400,7 +399,7 @@ impl Worker {
             (Verdict::Dead { attempts, error }, Err(failure), Some(fallback)) if failure.counts() => {
                 let failed = Failed::new(delivery.clone(), attempts, failure);
                 let id = delivery.event().id();
-                let handle = || span.in_scope(|| fallback.handle(delivery, failed)).instrument(span.clone());
+                let handle = || inside(span, || fallback.handle(delivery, failed));
                 let answer = guard(self.limit(registered), handle).await;
                 let second = match answer {
                     Ok(Outcome::Done) => {
