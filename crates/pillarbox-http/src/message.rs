@@ -192,7 +192,10 @@ mod tests {
             key: Some(Key::from("order 7")),
             id: Event::builder("OrderPlaced").json(&()).build().expect("an event").id(),
             content_type: "application/json".into(),
-            attributes: vec![("specversion".into(), "1.0".into()), ("datacontenttype".into(), "application/json".into())],
+            attributes: vec![
+                ("specversion".into(), "1.0".into()),
+                ("datacontenttype".into(), "application/json".into()),
+            ],
             headers: Vec::new(),
             payload: Bytes::from_static(b"{}"),
         }

@@ -71,7 +71,9 @@ pub enum Error {
         action: &'static str,
     },
     /// It was replayed as often as may be.
-    #[error("dead letter {id} was replayed {replays} times and died each time: mend its cause, then discard it or edit it")]
+    #[error(
+        "dead letter {id} was replayed {replays} times and died each time: mend its cause, then discard it or edit it"
+    )]
     TooManyReplays {
         /// Which letter.
         id: String,

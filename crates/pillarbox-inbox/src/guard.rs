@@ -63,7 +63,8 @@ impl Guard {
 
     /// The same, with another prefix for the names of its metrics.
     pub fn named(store: impl GuardStore, metrics_prefix: &str) -> Self {
-        let (hits, misses) = (format!("{metrics_prefix}_guard_hits_total"), format!("{metrics_prefix}_guard_misses_total"));
+        let (hits, misses) =
+            (format!("{metrics_prefix}_guard_hits_total"), format!("{metrics_prefix}_guard_misses_total"));
         metrics::describe_counter!(hits.clone(), "messages that a guard had seen before");
         metrics::describe_counter!(misses.clone(), "messages that a guard had not seen before");
         let (hits, misses) = (counter!(hits), counter!(misses));

@@ -291,7 +291,7 @@ pub fn id_of(consumer: &str, event_id: &str) -> LetterId {
     hash.update((consumer.len() as u64).to_be_bytes());
     hash.update(consumer.as_bytes());
     hash.update(event_id.as_bytes());
-    LetterId(hash.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect())
+    LetterId(message::hex(&hash.finalize()[..16]))
 }
 
 /// Whether a letter waits for a person, and nobody else is at it.

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use pillarbox_core::{
     domain::Timestamp,
     port::{
-        BoxFuture, Clock, GuardStore, Letter, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore, StoreError,
-        SystemClock,
+        BoxFuture, Clock, GuardStore, Letter, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore,
+        StoreError, SystemClock,
     },
 };
 
@@ -159,7 +159,8 @@ impl LetterStore for MemoryLetters {
         limit: u32,
     ) -> BoxFuture<'a, Result<Vec<Letter>, StoreError>> {
         Box::pin(async move {
-            let mut found: Vec<_> = self.letters.lock().values().filter(|letter| query.matches(letter)).cloned().collect();
+            let mut found: Vec<_> =
+                self.letters.lock().values().filter(|letter| query.matches(letter)).cloned().collect();
             found.retain(|letter| after.is_none_or(|place| place.is_before(letter)));
             found.sort_by(|one, other| (other.dead_at, &one.id).cmp(&(one.dead_at, &other.id)));
             found.truncate(limit as usize);

@@ -1,9 +1,11 @@
 //! From a message of a broker to an event, as handlers take it.
 
+use std::fmt::Write as _;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use pillarbox_core::{
-    Event, EventError, EventId,
+    Event, EventId,
     domain::{JSON, Payload, Timestamp},
     port::Incoming,
 };
@@ -52,7 +54,7 @@ pub(crate) fn event(message: &Incoming) -> Result<Event, String> {
     let facts = facts(message);
     let payload = match &document {
         Some(document) => data(document)?,
-        None => payload(&message.content_type, message.payload.clone()).map_err(|error| error.to_string())?,
+        None => payload(&message.content_type, message.payload.clone()),
     };
     let mut builder = Event::builder(facts.event_type.as_str()).id(event_id(&facts.id)).payload(payload);
     if let Some(aggregate) = attribute("aggregatetype") {
@@ -74,8 +76,19 @@ pub(crate) fn event(message: &Incoming) -> Result<Event, String> {
         builder = builder.header(name.as_str(), value.as_str());
     }
     let known = [
-        "specversion", "id", "source", "type", "time", "subject", "datacontenttype", "dataschema", "partitionkey",
-        "aggregatetype", "tenantid", "data", "data_base64",
+        "specversion",
+        "id",
+        "source",
+        "type",
+        "time",
+        "subject",
+        "datacontenttype",
+        "dataschema",
+        "partitionkey",
+        "aggregatetype",
+        "tenantid",
+        "data",
+        "data_base64",
     ];
     let beside = message.attributes.iter().map(|(name, value)| (name.clone(), Some(value.clone())));
     let inside = document.iter().flatten().map(|(name, value)| (name.clone(), text(value)));
@@ -109,19 +122,19 @@ fn data(document: &Map<String, Value>) -> Result<Payload, String> {
     let content_type = document.get("datacontenttype").and_then(Value::as_str).unwrap_or(JSON);
     if let Some(bytes) = document.get("data_base64").and_then(Value::as_str) {
         let bytes = STANDARD.decode(bytes).map_err(|error| format!("data_base64 is not base64: {error}"))?;
-        return payload(content_type, bytes.into()).map_err(|error| error.to_string());
+        return Ok(payload(content_type, bytes.into()));
     }
     let data = document.get("data").unwrap_or(&Value::Null);
     match data {
         Value::String(text) if !is_json(content_type) => Ok(Payload::stored(content_type, text.clone(), true)),
-        data => payload(content_type, data.to_string().into()).map_err(|error| error.to_string()),
+        data => Ok(payload(content_type, data.to_string().into())),
     }
 }
 
-fn payload(content_type: &str, body: Bytes) -> Result<Payload, EventError> {
+fn payload(content_type: &str, body: Bytes) -> Payload {
     let content_type = if content_type.is_empty() { JSON } else { content_type };
     let is_text = is_json(content_type) && std::str::from_utf8(&body).is_ok();
-    Ok(if is_text { Payload::stored(content_type, body, true) } else { Payload::bytes(content_type, body) })
+    if is_text { Payload::stored(content_type, body, true) } else { Payload::bytes(content_type, body) }
 }
 
 /// The id of an event; one that is no ULID stands for itself by its hash.
@@ -140,8 +153,15 @@ fn content_id(message: &Incoming) -> String {
     hash.update(message.topic.as_bytes());
     hash.update([0]);
     hash.update(&message.payload);
-    let digest: String = hash.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256-{digest}")
+    format!("sha256-{}", hex(&hash.finalize()[..16]))
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut hex, byte| {
+        // A text takes everything.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
 }
 
 fn text(value: &Value) -> Option<String> {
@@ -281,7 +301,9 @@ mod tests {
             payload: Bytes::from_static(payload),
             ..Incoming::default()
         };
-        for (payload, words) in [(&b"{"[..], "not JSON"), (b"[]", "not a JSON object"), (br#"{"data_base64":"%"}"#, "base64")] {
+        for (payload, words) in
+            [(&b"{"[..], "not JSON"), (b"[]", "not a JSON object"), (br#"{"data_base64":"%"}"#, "base64")]
+        {
             assert!(event(&message(payload)).unwrap_err().contains(words));
         }
         let large = Incoming { topic: "t".into(), payload: vec![b'x'; 2 << 20].into(), ..Incoming::default() };

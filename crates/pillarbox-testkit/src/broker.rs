@@ -116,7 +116,11 @@ impl Sink for MemoryBroker {
                     key: message.key.clone(),
                     id: Some(message.id.to_string()),
                     content_type: message.content_type.to_string(),
-                    attributes: message.attributes.iter().map(|(name, value)| (name.to_string(), value.clone())).collect(),
+                    attributes: message
+                        .attributes
+                        .iter()
+                        .map(|(name, value)| (name.to_string(), value.clone()))
+                        .collect(),
                     headers: message.headers.clone(),
                     payload: message.payload.clone(),
                 });
@@ -209,7 +213,8 @@ impl Source for MemorySource {
                 if lost {
                     return Err(SinkError::unavailable("the connection is lost"));
                 }
-                let (place, _) = group.open.remove(ticket).ok_or_else(|| SinkError::failed("no such message is open"))?;
+                let (place, _) =
+                    group.open.remove(ticket).ok_or_else(|| SinkError::failed("no such message is open"))?;
                 group.acknowledged.push(place);
                 Ok(())
             };

@@ -83,7 +83,12 @@ pub async fn a_letter_comes_back_whole<P: Place>() {
         claim: Some(Claim { by: "me".into(), until: Timestamp::from_micros(1_700_000_000_000_002) }),
         history: vec![
             LetterAction { at: Timestamp::from_micros(1), what: "replay".into(), who: "ada".into(), why: None },
-            LetterAction { at: Timestamp::from_micros(2), what: "edit".into(), who: "b".into(), why: Some("why".into()) },
+            LetterAction {
+                at: Timestamp::from_micros(2),
+                what: "edit".into(),
+                who: "b".into(),
+                why: Some("why".into()),
+            },
         ],
         ..letter(1)
     };

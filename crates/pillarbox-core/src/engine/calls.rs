@@ -5,28 +5,32 @@
 
 use std::{fmt, time::Duration};
 
+use tracing::Span;
+
 use super::{
-    dispatcher::guard,
+    calling::{Calling, Judged, Told, guard},
     error::OutboxError,
     handler::{
-        EventFallback, Failed, Handler, Handlers, IntoHandlers, IntoInTx, IntoRegistration, Progress, Registered,
-        Registration, Routes, RoutesBuilder, Runs, TxHandler,
+        EventFallback, Handler, Handlers, IntoHandlers, IntoInTx, IntoRegistration, Registered, Registration, Routes,
+        RoutesBuilder, Runs, TxHandler,
     },
     settings::Settings,
+    trace::{Traces, ended, inside},
     work::Working,
 };
 use crate::{
     domain::{
-        CircuitPolicy, Codec, Codecs, Delivery, Event, Failure, HandlerError, Outcome, RetryPolicy, Route, Verdict, both,
-        combine, decide,
+        CircuitPolicy, Codec, Codecs, Delivery, Event, Failure, HandlerError, Outcome, RetryPolicy, Route, Verdict,
+        decide,
     },
-    port::SettleStore,
+    port::{SettleStore, Tracer},
 };
 
 /// Handlers, ready to be called.
 pub struct Calls {
     routes: Routes,
     settings: Settings,
+    traces: Traces,
 }
 
 /// Who takes an event.
@@ -85,7 +89,12 @@ impl Horizon {
 impl Calls {
     /// Begins to gather handlers.
     pub fn builder() -> CallsBuilder {
-        CallsBuilder { routes: RoutesBuilder::default(), codecs: Codecs::default(), settings: Settings::default() }
+        CallsBuilder {
+            routes: RoutesBuilder::default(),
+            codecs: Codecs::default(),
+            settings: Settings::default(),
+            traces: Traces::default(),
+        }
     }
 
     /// Who takes an event.
@@ -105,7 +114,8 @@ impl Calls {
 
     /// The longest way that an event may have through its handlers.
     pub fn horizon(&self) -> Horizon {
-        let horizons = self.routes.all().map(|handler| Horizon::of(self.policy(handler), self.limit(handler)));
+        let horizons =
+            self.routes.all().map(|handler| Horizon::of(self.calling().policy(handler), self.calling().limit(handler)));
         let longest = horizons.max_by_key(Horizon::total);
         longest.unwrap_or_else(|| Horizon::of(&self.settings.retry, self.settings.handler_timeout))
     }
@@ -119,24 +129,8 @@ impl Calls {
             let verdict = decide(&self.settings.retry, delivery.record().attempts, &failure, fastrand::f64());
             return Called { verdict, progress: None };
         }
-        let mut progress = Progress::of(delivery.record());
-        let attempts = delivery.record().attempts;
-        let earlier = progress.errors().map(|error| Verdict::Dead { attempts, error: error.to_owned() });
-        let mut verdicts: Vec<_> = earlier.collect();
-        for registered in handlers {
-            if progress.has(&registered.id) {
-                continue;
-            }
-            let verdict = self.call_one(registered, delivery).await;
-            match &verdict {
-                Verdict::Done => progress.succeeded(&registered.id),
-                Verdict::Dead { error, .. } => progress.failed(&registered.id, error),
-                Verdict::Retry { .. } | Verdict::Defer { .. } => {}
-            }
-            verdicts.push(verdict);
-        }
-        let progress = if handlers.len() > 1 { progress.stored() } else { None };
-        Called { verdict: combine(verdicts), progress }
+        let (Judged { verdict, progress }, _) = self.calling().run_all(handlers, delivery).await;
+        Called { verdict, progress }
     }
 
     /// Calls the transactional handler of an event in a transaction, and says what it answered. Unless that is `Done`, what
@@ -150,8 +144,10 @@ impl Calls {
             return Err(Failure::NoRoute(delivery.event().route().to_string()));
         };
         let work = working.lend();
-        let delivery = delivery.to(&registered.id);
-        let result = guard(self.limit(registered), || handler.handle(work, delivery)).await;
+        let mut delivery = delivery.to(&registered.id);
+        let span = self.traces.delivery(&mut delivery, false);
+        let result = guard(self.calling().limit(registered), || inside(&span, || handler.handle(work, delivery))).await;
+        ended(&span, &result);
         match result {
             Ok(_) if !working.take_back() => {
                 let words = "the handler has kept its `Work`, so nothing can be committed: drop it before returning";
@@ -165,7 +161,10 @@ impl Calls {
     /// its turn here, outside of any transaction.
     pub async fn judge_work(&self, delivery: &Delivery, result: Result<Outcome, Failure>) -> Verdict {
         match self.in_tx(delivery.event()) {
-            Some((registered, _)) => self.judge(registered, delivery.to(&registered.id), result, None).await,
+            Some((registered, _)) => {
+                let delivery = delivery.to(&registered.id);
+                self.calling().judge(registered, delivery, result, Told::Nothing, &Span::current()).await.0
+            }
             None => decide(&self.settings.retry, delivery.record().attempts, &result, fastrand::f64()),
         }
     }
@@ -180,61 +179,9 @@ impl Calls {
         }
     }
 
-    async fn call_one(&self, registered: &Registered, delivery: &Delivery) -> Verdict {
-        let Runs::Each(handler) = &registered.runs else {
-            let words = "a consumer calls handlers of one message alone: take it out of `handle_batch`";
-            return self.judge(registered, delivery.clone(), Err(HandlerError::msg(words).permanent().into()), None).await;
-        };
-        if !handler.takes(delivery.event()) {
-            return Verdict::Done;
-        }
-        let delivery = delivery.to(&registered.id);
-        let ticket = match registered.destination.as_ref().map(|destination| destination.enter()) {
-            Some(Err(after)) => return Verdict::Defer { after },
-            Some(Ok(ticket)) => Some(ticket),
-            None => None,
-        };
-        let result = guard(self.limit(registered), || handler.handle(delivery.clone())).await;
-        let told = ticket.map(|ticket| ticket.end(&result));
-        self.judge(registered, delivery, result, told).await
-    }
-
-    /// From what a handler answered to a verdict: by what the circuit of its destination told, its policy, and its fallback.
-    async fn judge(
-        &self,
-        registered: &Registered,
-        delivery: Delivery,
-        result: Result<Outcome, Failure>,
-        told: Option<Option<Duration>>,
-    ) -> Verdict {
-        if let Some(down) = told {
-            let says_so = matches!(&result, Err(Failure::Error(error)) if error.is_unavailable());
-            let soon = || says_so.then(|| self.policy(registered).delay(1, fastrand::f64()));
-            if let Some(after) = down.or_else(soon) {
-                return Verdict::Defer { after };
-            }
-        }
-        let verdict = decide(self.policy(registered), delivery.record().attempts, &result, fastrand::f64());
-        match (verdict, result, &registered.fallback) {
-            (Verdict::Dead { attempts, error }, Err(failure), Some(fallback)) if failure.counts() => {
-                let failed = Failed::new(delivery.clone(), attempts, failure);
-                let second = match guard(self.limit(registered), || fallback.handle(delivery, failed)).await {
-                    Ok(Outcome::Done) => return Verdict::Done,
-                    Ok(_) => Failure::Error(HandlerError::msg("a fallback can't ask for another try")),
-                    Err(failure) => failure,
-                };
-                Verdict::Dead { attempts, error: both(&error, &format!("then the fallback failed: {second}")) }
-            }
-            (verdict, _, _) => verdict,
-        }
-    }
-
-    fn limit(&self, registered: &Registered) -> Duration {
-        registered.timeout.unwrap_or(self.settings.handler_timeout)
-    }
-
-    fn policy<'a>(&'a self, registered: &'a Registered) -> &'a RetryPolicy {
-        registered.retry.as_ref().unwrap_or(&self.settings.retry)
+    fn calling(&self) -> Calling<'_> {
+        let Settings { retry, handler_timeout, .. } = &self.settings;
+        Calling { retry, handler_timeout: *handler_timeout, traces: &self.traces }
     }
 }
 
@@ -250,6 +197,7 @@ pub struct CallsBuilder {
     routes: RoutesBuilder,
     codecs: Codecs,
     settings: Settings,
+    traces: Traces,
 }
 
 impl CallsBuilder {
@@ -319,6 +267,12 @@ impl CallsBuilder {
         self
     }
 
+    /// Makes each call a part of the trace that its message belongs to. Default: none.
+    pub fn tracer(mut self, tracer: impl Tracer) -> Self {
+        self.traces = Traces::by(tracer);
+        self
+    }
+
     /// Checks everything.
     pub fn build(self) -> Result<Calls, OutboxError> {
         self.settings.validate()?;
@@ -330,7 +284,7 @@ impl CallsBuilder {
                 handler.id
             )));
         }
-        Ok(Calls { routes, settings: self.settings })
+        Ok(Calls { routes, settings: self.settings, traces: self.traces })
     }
 }
 

@@ -16,7 +16,7 @@
 //! | `ownership` | the node's lease and its partitions |
 //! | `reader` | finds what is due |
 //! | `flight` | the node's memory: what is in flight, lanes, queues |
-//! | `dispatcher`, `handler`, `interceptor` | runs the handlers |
+//! | `dispatcher`, `calling`, `handler`, `interceptor` | runs the handlers |
 //! | `trace` | the spans around both ends |
 //! | `work` | the transactions of transactional handlers |
 //! | `settler` | outcomes to the table, in batches, behind the fence |
@@ -33,6 +33,7 @@ mod backoff;
 mod builder;
 mod bus;
 mod by_hand;
+mod calling;
 mod calls;
 mod context;
 mod dead;

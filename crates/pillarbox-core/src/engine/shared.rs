@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    calling::Calling,
     flight::{Flight, Signals},
     handler::Routes,
     interceptor::Interceptor,
@@ -109,6 +110,12 @@ impl Shared {
     pub(crate) fn traced_by(mut self, traces: Traces) -> Self {
         self.traces = traces;
         self
+    }
+
+    /// How handlers are called.
+    pub(crate) fn calling(&self) -> Calling<'_> {
+        let Settings { retry, handler_timeout, .. } = &self.settings;
+        Calling { retry, handler_timeout: *handler_timeout, traces: &self.traces }
     }
 
     /// Rings the bells that a change asks for.

@@ -13,7 +13,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use tracing::{Instrument as _, Span, debug_span, field::Empty, info_span};
 
-use super::dispatcher::panic_text;
+use super::calling::panic_text;
 use crate::{
     domain::{Delivery, Event, Failure, Outcome},
     port::{BoxFuture, Tracer},

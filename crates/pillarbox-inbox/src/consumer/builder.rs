@@ -6,7 +6,7 @@ use pillarbox_core::{
     Outbox, RetryPolicy,
     domain::{CircuitPolicy, Codec, Route},
     engine::{Calls, CallsBuilder, EventFallback, Handler, IntoHandlers, IntoInTx, IntoRegistration},
-    port::{InboxStore, InboxUpkeep, SettleStore, Source, TransactStore},
+    port::{InboxStore, InboxUpkeep, SettleStore, Source, Tracer, TransactStore},
 };
 
 use super::{
@@ -107,8 +107,10 @@ impl Builder<()> {
     }
 
     /// Checks everything, and starts.
-    pub async fn start(self) -> Result<Consumer, Error> {
-        self.start_with(None).await
+    #[expect(clippy::unused_async, reason = "with an inbox it asks the database, and users need not know")]
+    pub async fn start(mut self) -> Result<Consumer, Error> {
+        let calls = std::mem::replace(&mut self.calls, Calls::builder()).build()?;
+        self.start_calls(calls, None)
     }
 }
 
@@ -134,9 +136,8 @@ where
         // The handlers are built; what is left of the builder needs none.
         self.calls = Calls::builder();
         let Self { name, source, letters, calls: empty, settings, guard, without_guard, .. } = self;
-        let rest =
-            Builder { name, source, letters, calls: empty, settings, guard, without_guard, transactions: () };
-        rest.start_calls(calls, Some(desk)).await
+        let rest = Builder { name, source, letters, calls: empty, settings, guard, without_guard, transactions: () };
+        rest.start_calls(calls, Some(desk))
     }
 }
 
@@ -208,6 +209,12 @@ impl<T> Builder<T> {
         self
     }
 
+    /// Makes each call of a handler a part of the trace that its message belongs to. Default: none.
+    pub fn tracer(mut self, tracer: impl Tracer) -> Self {
+        self.calls = self.calls.tracer(tracer);
+        self
+    }
+
     /// How many handlers run at once. Default: 8.
     pub fn workers(mut self, workers: usize) -> Self {
         self.settings.workers = workers;
@@ -268,12 +275,7 @@ impl<T> Builder<T> {
 }
 
 impl Builder<()> {
-    async fn start_with(mut self, desk: Option<Arc<dyn Desk>>) -> Result<Consumer, Error> {
-        let calls = std::mem::replace(&mut self.calls, Calls::builder()).build()?;
-        self.start_calls(calls, desk).await
-    }
-
-    async fn start_calls(self, calls: Calls, desk: Option<Arc<dyn Desk>>) -> Result<Consumer, Error> {
+    fn start_calls(self, calls: Calls, desk: Option<Arc<dyn Desk>>) -> Result<Consumer, Error> {
         check("the consumer's name", &self.name)?;
         self.settings.validate()?;
         let (_, others) = calls.kinds();

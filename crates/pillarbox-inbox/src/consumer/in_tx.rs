@@ -63,9 +63,7 @@ where
                 Ok(()) => Ended::Committed { known },
                 // The handlers' doing, as when a constraint is looked at when it commits. Whose it was is known if there was
                 // one.
-                Err(error) if !error.kind().is_transient() => {
-                    Ended::Failed(Err(HandlerError::from(error).into()))
-                }
+                Err(error) if !error.kind().is_transient() => Ended::Failed(Err(HandlerError::from(error).into())),
                 // If it is in effect after all, the messages are known the next time.
                 Err(error) => Ended::Database(error),
             },

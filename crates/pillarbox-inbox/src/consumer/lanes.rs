@@ -38,10 +38,7 @@ pub(super) enum Next {
     /// The same, in a transaction.
     Work(Delivery),
     /// Put it into the dead letter queue.
-    Park {
-        reason: String,
-        attempts: u32,
-    },
+    Park { reason: String, attempts: u32 },
 }
 
 impl Next {
@@ -82,7 +79,7 @@ enum Standing {
 
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
-    lanes: HashMap<LaneKey, Lane>,
+    of_key: HashMap<LaneKey, Lane>,
     ready: VecDeque<LaneKey>,
     later: BinaryHeap<Reverse<(Instant, LaneKey)>>,
     /// Of everything that was received and not acknowledged or given back.
@@ -93,7 +90,7 @@ impl Lanes {
     /// Takes a message on.
     pub(super) fn add(&mut self, key: LaneKey, job: Job) {
         self.tickets.insert(job.ticket);
-        let lane = self.lanes.entry(key.clone()).or_default();
+        let lane = self.of_key.entry(key.clone()).or_default();
         lane.jobs.push_back(job);
         if lane.standing == Standing::Idle {
             lane.standing = Standing::Ready;
@@ -111,7 +108,7 @@ impl Lanes {
         while ids.len() < most.max(1) && looked_at > 0 {
             looked_at -= 1;
             let Some(key) = self.ready.pop_front() else { break };
-            let Some(lane) = self.lanes.get_mut(&key) else { continue };
+            let Some(lane) = self.of_key.get_mut(&key) else { continue };
             let works = lane.jobs.front().is_some_and(|job| job.next.works());
             if !drawn.is_empty() && !works {
                 // It runs alone, by another worker.
@@ -141,13 +138,13 @@ impl Lanes {
 
     /// What ran in a lane has ended; these come again, in their order, at a time or at once.
     pub(super) fn end(&mut self, key: &LaneKey, mut again: VecDeque<Job>, at: Option<Instant>) {
-        let Some(lane) = self.lanes.get_mut(key) else { return };
+        let Some(lane) = self.of_key.get_mut(key) else { return };
         while let Some(job) = again.pop_back() {
             lane.jobs.push_front(job);
         }
         match (lane.jobs.is_empty(), at) {
             (true, _) => {
-                self.lanes.remove(key);
+                self.of_key.remove(key);
             }
             (false, Some(at)) => {
                 lane.standing = Standing::Waiting(at);
@@ -164,7 +161,7 @@ impl Lanes {
     fn wake(&mut self, now: Instant) {
         while self.later.peek().is_some_and(|Reverse((at, _))| *at <= now) {
             let Some(Reverse((at, key))) = self.later.pop() else { break };
-            if let Some(lane) = self.lanes.get_mut(&key)
+            if let Some(lane) = self.of_key.get_mut(&key)
                 && lane.standing == Standing::Waiting(at)
             {
                 lane.standing = Standing::Ready;
@@ -184,7 +181,7 @@ impl Lanes {
 
     /// Whether something was drawn and has not ended.
     pub(super) fn is_running(&self) -> bool {
-        self.lanes.values().any(|lane| lane.standing == Standing::Running)
+        self.of_key.values().any(|lane| lane.standing == Standing::Running)
     }
 
     /// Messages are acknowledged, or on their way to that.
@@ -208,7 +205,7 @@ impl Lanes {
     pub(super) fn drain(&mut self) -> Vec<Job> {
         self.ready.clear();
         self.later.clear();
-        self.lanes.drain().flat_map(|(_, lane)| lane.jobs).collect()
+        self.of_key.drain().flat_map(|(_, lane)| lane.jobs).collect()
     }
 }
 

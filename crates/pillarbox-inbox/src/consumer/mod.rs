@@ -43,16 +43,16 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use self::{
-    builder::{Builder, OnUnknown, WithInbox},
-    observe::name as metric,
-};
 use self::{
     builder::Settings,
     in_tx::Desk,
     lanes::{Job, LaneKey, Lanes, Next},
     observe::Meters,
     worker::Worker,
+};
+pub use self::{
+    builder::{Builder, OnUnknown, WithInbox},
+    observe::name as metric,
 };
 use crate::{DeadLetters, Guard, message};
 
@@ -239,7 +239,8 @@ impl Shared {
             Err(reason) => Next::Park { reason: format!("the message can't be read: {reason}"), attempts: 0 },
             Ok(_) if deliveries > self.settings.max_deliveries => {
                 let earlier = deliveries - 1;
-                let reason = format!("it was delivered {earlier} times, and each time its consumer ended before it did");
+                let reason =
+                    format!("it was delivered {earlier} times, and each time its consumer ended before it did");
                 Next::Park { reason, attempts: 0 }
             }
             Ok(event) => {
@@ -359,7 +360,11 @@ impl Shared {
         if let Some(guard) = &self.guard {
             for job in jobs.iter().filter(|job| job.marked) {
                 if let Err(error) = guard.release(&self.name, &worker::mark(job)).await {
-                    tracing::warn!(error = &error as &dyn std::error::Error, id = job.id, "a mark could not be taken off: the message is dropped when it comes again, until the mark's time is over");
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        id = job.id,
+                        "a mark could not be taken off: the message is dropped when it comes again, until the mark's time is over"
+                    );
                 }
             }
         }

@@ -134,7 +134,10 @@ impl Worker {
                 let count: usize = drawn.iter().map(|drawn| drawn.jobs.len()).sum();
                 shared.meters.handled.increment(count as u64 - known);
                 shared.meters.duplicates.increment(known);
-                shared.meters.handler_time.record(begun.elapsed().as_secs_f64() / f64::from(u32::try_from(count).unwrap_or(1)));
+                shared
+                    .meters
+                    .handler_time
+                    .record(begun.elapsed().as_secs_f64() / f64::from(u32::try_from(count).unwrap_or(1)));
                 let tickets = drawn.iter().flat_map(|drawn| drawn.jobs.iter().map(|job| job.ticket));
                 shared.dealt_with.lock().extend(tickets);
                 shared.done.notify_one();
@@ -318,7 +321,11 @@ impl Worker {
                     && let Err(error) = guard.release(&shared.name, &mark(&job)).await
                 {
                     // No harm: a replay has a mark of its own.
-                    tracing::debug!(error = &error as &dyn std::error::Error, id = job.id, "a mark could not be taken off");
+                    tracing::debug!(
+                        error = &error as &dyn std::error::Error,
+                        id = job.id,
+                        "a mark could not be taken off"
+                    );
                 }
                 self.over(&job)
             }

@@ -10,9 +10,8 @@ use pillarbox_core::{
     port::{Incoming, LetterStatus},
 };
 use pillarbox_inbox::{Consumer, Guard, MemoryGuard, OnUnknown};
-use pillarbox_testkit::Gate;
 
-use crate::support::{Seen, TOPIC, acknowledged, letters, message, place, retry, until};
+use crate::support::{Gate, Seen, TOPIC, acknowledged, letters, message, place, retry, until};
 
 #[tokio::test]
 async fn messages_are_handled_once_and_acknowledged() {
@@ -69,7 +68,8 @@ async fn a_key_goes_in_order_and_keys_go_side_by_side() {
                 let (order, gate) = (order.clone(), gate.clone());
                 async move {
                     let key = delivery.event().key().unwrap().to_string();
-                    let number = delivery.event().payload().to::<serde_json::Value>().unwrap()["number"].as_u64().unwrap();
+                    let number =
+                        delivery.event().payload().to::<serde_json::Value>().unwrap()["number"].as_u64().unwrap();
                     if key == "slow" && number == 0 {
                         gate.pass().await;
                     }
@@ -149,7 +149,10 @@ async fn a_message_that_can_not_be_read_is_parked_at_once_and_others_go_on() {
     assert_eq!(seen.numbers(), [4]);
     let letters = letters(&queue, 3).await;
     for words in ["the payload can't be read", "the CloudEvent is not JSON", "no handler is registered"] {
-        assert!(letters.iter().any(|letter| letter.reason.contains(words) && letter.attempts == 0), "{words}: {letters:?}");
+        assert!(
+            letters.iter().any(|letter| letter.reason.contains(words) && letter.attempts == 0),
+            "{words}: {letters:?}"
+        );
     }
     consumer.shutdown().await;
 }
@@ -189,7 +192,7 @@ async fn a_destination_that_is_down_uses_up_no_attempts() {
     let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
         .without_guard()
         .retry(RetryPolicy::fixed(Duration::from_millis(1)).max_attempts(2))
-        .circuit(CircuitPolicy { first: Duration::from_millis(5), longest: Duration::from_millis(20), ..CircuitPolicy::default() })
+        .circuit(CircuitPolicy { shortest: Duration::from_millis(5), ..CircuitPolicy::default() })
         .route("OrderPlaced", handler.with_destination("bank"))
         .start()
         .await
@@ -303,8 +306,7 @@ async fn a_message_that_ends_its_process_again_and_again_is_parked() {
         broker.reconnect(TOPIC, "billing");
     }
     let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone());
-    let consumer =
-        consumer.without_guard().max_deliveries(3).handle(seen.handler()).start().await.unwrap();
+    let consumer = consumer.without_guard().max_deliveries(3).handle(seen.handler()).start().await.unwrap();
     let letters = letters(&queue, 1).await;
     assert!(letters[0].reason.contains("delivered 3 times"), "{}", letters[0].reason);
     assert_eq!(seen.numbers(), [0; 0]);
@@ -321,7 +323,10 @@ async fn settings_that_make_no_sense_are_refused_with_the_reason() {
         (builder().without_guard(), "handlers can't be used"),
         (builder().without_guard().workers(0).handle(handler.clone()), "workers is 0"),
         (builder().without_guard().prefetch(0).handle(handler.clone()), "prefetch is 0"),
-        (Consumer::builder("", broker.source(TOPIC, ""), queue.clone()).without_guard().handle(handler.clone()), "name"),
+        (
+            Consumer::builder("", broker.source(TOPIC, ""), queue.clone()).without_guard().handle(handler.clone()),
+            "name",
+        ),
     ] {
         let error = builder.start().await.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");

@@ -1,16 +1,17 @@
 //! What is left when something ends in the middle.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use pillarbox_core::{
-    HandlerError,
     domain::Timestamp,
     engine::Work,
     port::{BoxFuture, Letter, LetterId, LetterPlace, LetterQuery, LetterStore, StoreError, StoreErrorKind},
 };
 use pillarbox_inbox::{Consumer, DeadLetters, Guard, Inbox, MemoryGuard, MemoryLetters};
 use pillarbox_sqlite::SqliteStore;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::{OrderPlaced, Seen, Shop, TOPIC, acknowledged, charge, letters, message, place, retry, until};
 
@@ -66,7 +67,9 @@ async fn a_crash_between_mark_and_work_costs_a_guarded_message_and_no_inboxed_on
     drop(tx);
     let consumer = Consumer::builder("billing", broker.source(TOPIC, "again"), queue)
         .inbox(inbox, &shop.outbox)
-        .handle_in_tx(|mut work: Work<SqliteStore>, placed: OrderPlaced| async move { charge(&mut work, placed.number).await })
+        .handle_in_tx(|mut work: Work<SqliteStore>, placed: OrderPlaced| async move {
+            charge(&mut work, placed.number).await
+        })
         .start()
         .await
         .unwrap();
@@ -204,45 +207,31 @@ async fn a_dead_letter_queue_that_is_down_keeps_the_message_unacknowledged() {
     consumer.shutdown().await;
 }
 
+/// That the inbox forgets no sooner, and then whole buckets, is in its exam; what follows from it is here.
 #[tokio::test]
 async fn a_redelivery_after_the_window_is_done_again() {
     let (broker, queue) = place();
     let shop = Shop::new().await;
-    let inbox = Inbox::new(shop.inbox()).start().await.unwrap();
-    sqlx::query("update inbox_window set bucket_micros = 100000").execute(shop.store.pool()).await.unwrap();
     let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue)
         .inbox(Inbox::new(shop.inbox()), &shop.outbox)
-        .upkeep_every(Duration::from_millis(10))
-        .handle_in_tx(|mut work: Work<SqliteStore>, placed: OrderPlaced| async move { charge(&mut work, placed.number).await })
-        .start()
-        .await;
-    // A window that was made shorter by force is found out.
-    assert!(consumer.is_err());
-    drop(inbox);
-    let shop = Shop::new().await;
-    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), DeadLetters::new(MemoryLetters::new()))
-        .inbox(Inbox::new(shop.inbox()), &shop.outbox)
-        .upkeep_every(Duration::from_millis(10))
         .handle_in_tx(|mut work: Work<SqliteStore>, placed: OrderPlaced| async move {
-            charge(&mut work, placed.number).await?;
-            Ok::<_, HandlerError>(())
+            charge(&mut work, placed.number).await
         })
         .start()
         .await
         .unwrap();
-    // The store reads the length of a bucket once, with the first message.
-    sqlx::query("update inbox_window set bucket_micros = 100000").execute(shop.store.pool()).await.unwrap();
     let same = message(1, None);
-    let mut sent = 0;
-    until("it is forgotten", || {
+    for count in 1..=2 {
         broker.publish(same.clone());
-        sent += 1;
-        let shop = &shop;
-        async move {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            shop.charges().await.len() >= 2
-        }
-    })
-    .await;
+        acknowledged(&broker, "billing", count).await;
+    }
+    assert_eq!(shop.charges().await, [1]);
+    for slot in 0..8 {
+        let empty = sqlx::AssertSqlSafe(format!("delete from inbox_seen_{slot}"));
+        sqlx::query(empty).execute(shop.store.pool()).await.unwrap();
+    }
+    broker.publish(same);
+    acknowledged(&broker, "billing", 3).await;
+    assert_eq!(shop.charges().await, [1, 1], "nobody knows it any more");
     consumer.shutdown().await;
 }

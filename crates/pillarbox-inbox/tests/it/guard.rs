@@ -14,7 +14,12 @@ async fn hits_and_misses_are_counted() {
     for message in ["a", "b", "a", "a"] {
         guard.try_process("billing", message).await.unwrap();
     }
-    let counted: Vec<_> = shown.snapshot().into_vec().into_iter().map(|(key, _, _, value)| (key.key().name().to_owned(), value)).collect();
+    let counted: Vec<_> = shown
+        .snapshot()
+        .into_vec()
+        .into_iter()
+        .map(|(key, _, _, value)| (key.key().name().to_owned(), value))
+        .collect();
     for (name, value) in [("pillarbox_guard_hits_total", 2), ("pillarbox_guard_misses_total", 2)] {
         assert!(counted.contains(&(name.to_owned(), DebugValue::Counter(value))), "{counted:?}");
     }

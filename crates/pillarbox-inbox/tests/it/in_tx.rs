@@ -32,7 +32,8 @@ async fn many_messages_share_a_transaction_and_each_is_done_once() {
         let of_key: Vec<_> = charges.iter().filter(|number| *number % 7 == key).copied().collect();
         assert_eq!(of_key, (0..200).filter(|number| number % 7 == key).collect::<Vec<_>>(), "each key in order");
     }
-    let written: i64 = sqlx::query_scalar("select count(*) from outbox_event").fetch_one(shop.store.pool()).await.unwrap();
+    let written: i64 =
+        sqlx::query_scalar("select count(*) from outbox_event").fetch_one(shop.store.pool()).await.unwrap();
     assert_eq!(written, 200, "what a handler writes commits with its work");
     consumer.shutdown().await;
 }

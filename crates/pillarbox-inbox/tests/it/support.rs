@@ -24,6 +24,7 @@ use tokio::sync::watch;
 pub(crate) const TOPIC: &str = "orders";
 
 #[derive(Clone, Debug, Serialize, Deserialize, OutboxEvent)]
+#[outbox(crate = pillarbox_core)]
 pub(crate) struct OrderPlaced {
     pub(crate) number: u32,
 }
@@ -67,7 +68,8 @@ impl Seen {
     /// Waits until so many calls were made.
     pub(crate) async fn calls(&self, count: usize) -> Vec<u32> {
         let mut numbers = self.numbers.subscribe();
-        let waited = tokio::time::timeout(Duration::from_secs(30), numbers.wait_for(|numbers| numbers.len() >= count)).await;
+        let waited =
+            tokio::time::timeout(Duration::from_secs(30), numbers.wait_for(|numbers| numbers.len() >= count)).await;
         waited.unwrap_or_else(|_| panic!("only {:?}", self.numbers())).unwrap().clone()
     }
 
@@ -154,4 +156,31 @@ impl Shop {
 pub(crate) async fn charge(work: &mut Work<SqliteStore>, number: u32) -> Result<(), HandlerError> {
     sqlx::query("insert into charge (number) values (?)").bind(number).execute(&mut **work).await?;
     Ok(())
+}
+
+/// Holds handlers until it is opened.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    arrived: watch::Sender<usize>,
+    is_open: watch::Sender<bool>,
+}
+
+impl Gate {
+    pub(crate) fn new() -> Self {
+        Self { arrived: watch::Sender::new(0), is_open: watch::Sender::new(false) }
+    }
+
+    pub(crate) async fn pass(&self) {
+        self.arrived.send_modify(|arrived| *arrived += 1);
+        self.is_open.subscribe().wait_for(|is_open| *is_open).await.unwrap();
+    }
+
+    /// Waits until so many handlers stand there.
+    pub(crate) async fn reached(&self, count: usize) {
+        self.arrived.subscribe().wait_for(|arrived| *arrived >= count).await.unwrap();
+    }
+
+    pub(crate) fn open(&self) {
+        self.is_open.send_replace(true);
+    }
 }

@@ -10,10 +10,11 @@ use futures_util::future::{join_all, select_all};
 
 use tracing::{Instrument as _, Span};
 
-use super::{Cut, Judged, Report, Told, Worker, guard};
+use super::{Cut, Report, Worker};
 use crate::{
     domain::{Delivery, Failure, HandlerError, Outcome, Verdict},
     engine::{
+        calling::{Judged, Told, guard},
         flight::{Job, Signals},
         handler::{BatchHandler, Registered, Runs},
         trace::ended,
@@ -62,7 +63,7 @@ impl Worker {
         handler: &dyn BatchHandler,
         deliveries: &[Delivery],
     ) -> Vec<Verdict> {
-        let limit = self.limit(registered);
+        let limit = self.calling().limit(registered);
         let begun = tokio::time::Instant::now();
         let before = join_all(deliveries.iter().map(|delivery| self.before(delivery, limit))).await;
         let passed: Vec<_> = before.iter().map(|(_, refused)| refused.is_none()).collect();
@@ -75,12 +76,12 @@ impl Worker {
             let (verdict, result) = match refused {
                 Some(failure) => {
                     let result = Err(failure);
-                    (self.decide(registered, delivery, &result), result)
+                    (self.calling().decide(registered, delivery, &result), result)
                 }
                 None => match answers.next() {
                     Some(Called { result, shut: Some(after), .. }) => (Verdict::Defer { after }, result),
                     Some(Called { result, told, span, .. }) => {
-                        self.judge(registered, delivery.clone(), result, told, &span).await
+                        self.calling().judge(registered, delivery.clone(), result, told, &span).await
                     }
                     // As many as deliveries that passed.
                     None => break,
@@ -110,7 +111,7 @@ impl Worker {
         let (span, each) = self.shared.traces.batch(&mut deliveries);
         // Reading payloads is users' code as well.
         let read = || std::future::ready(Ok(span.in_scope(|| handler.handle(&deliveries))));
-        let read = guard(self.limit(registered), read).await;
+        let read = guard(self.calling().limit(registered), read).await;
         let (read, call) = match read {
             Ok(read) => read,
             Err(failure) => {
@@ -121,7 +122,7 @@ impl Worker {
         let mut answers = Vec::new();
         if events > 0 {
             let call = || async { Ok(call.await.of(events)) }.instrument(span);
-            answers = match guard(self.limit(registered), call).await {
+            answers = match guard(self.calling().limit(registered), call).await {
                 Ok(answers) => answers.into_iter().map(|answer| answer.map_err(Failure::from)).collect(),
                 Err(failure) => vec![Err(failure); events],
             };

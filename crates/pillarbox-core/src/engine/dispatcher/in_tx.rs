@@ -28,11 +28,12 @@ use std::{collections::VecDeque, sync::atomic::Ordering};
 use tokio::time::{Duration, Instant, sleep};
 use tracing::Span;
 
-use super::{Cut, Judged, Report, Told, Worker, guard};
+use super::{Cut, Report, Worker};
 use crate::{
     domain::{Delivery, Failure, HandlerError, Outcome, Seq},
     engine::{
         backoff::Backoff,
+        calling::{Judged, Told, guard},
         flight::Job,
         handler::{Progress, Registered, Runs, TxHandler},
         trace::{ended, inside},
@@ -204,7 +205,7 @@ impl Worker {
         handler: &dyn TxHandler,
         job: Job,
     ) -> (Option<Run<'a>>, Left) {
-        let limit = self.limit(of);
+        let limit = self.calling().limit(of);
         let begun = self.begins(&job);
         let mut delivery = job.delivery.to(&of.id);
         let mut span = Span::none();
@@ -344,9 +345,9 @@ impl Worker {
     async fn conclude_run(&self, run: Run<'_>) {
         self.shared.meters.handler_time.record(run.elapsed.as_secs_f64());
         let (verdict, result) = if run.refused {
-            (self.decide(run.of, &run.delivery, &run.result), run.result)
+            (self.calling().decide(run.of, &run.delivery, &run.result), run.result)
         } else {
-            self.judge(run.of, run.delivery.clone(), run.result, Told::Nothing, &run.span).await
+            self.calling().judge(run.of, run.delivery.clone(), run.result, Told::Nothing, &run.span).await
         };
         self.report(run.of, &run.delivery, run.entered, run.elapsed, result).await;
         self.conclude(&run.delivery, Judged::alone(verdict));
@@ -360,7 +361,7 @@ impl Worker {
         elapsed: Duration,
         result: Result<Outcome, Failure>,
     ) {
-        self.after(delivery, entered, Report { result, elapsed }, self.limit(of)).await;
+        self.after(delivery, entered, Report { result, elapsed }, self.calling().limit(of)).await;
     }
 
     fn store_failed(&self, error: &StoreError, events: usize) {
