@@ -317,5 +317,5 @@ pub async fn the_stores_time_is_near_ours<P: Place>() {
     let theirs = place.store().now().await.expect("a time");
     // The servers of an exam run on this host.
     let apart = theirs.since(ours).max(ours.since(theirs));
-    assert!(apart < Duration::from_secs(60), "{apart:?}");
+    assert!(apart < Duration::from_mins(1), "{apart:?}");
 }

@@ -17,7 +17,6 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use futures_util::FutureExt;
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
