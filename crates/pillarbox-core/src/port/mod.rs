@@ -31,6 +31,7 @@ mod settle;
 mod sink;
 mod source;
 pub mod span;
+mod tickets;
 mod upkeep;
 mod wake;
 mod write;
@@ -42,9 +43,7 @@ pub use clock::{Clock, SystemClock};
 pub use error::{StoreError, StoreErrorKind};
 pub use guard::{GuardStore, NAME_LIMIT};
 pub use inbox::{InboxStore, InboxUpkeep};
-pub use letters::{
-    Claim, Letter, LetterAction, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore,
-};
+pub use letters::{Claim, Letter, LetterAction, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore};
 pub use own::{Joining, NodeView, OwnStore, Released, Renewal, Taken};
 pub use read::{
     Batch, Candidate, Change, Due, Hold, HoldChange, HoldKind, Page, Pick, Position, ReadStore, Recall, Row, Scan,
@@ -53,6 +52,7 @@ pub use read::{
 pub use settle::SettleStore;
 pub use sink::{Abilities, Confirms, Message, Sent, Sink, SinkError, SinkErrorKind};
 pub use source::{Gives, Incoming, Received, Source, Ticket};
+pub use tickets::Tickets;
 pub use upkeep::{PurgeCursor, PurgeRequest, PurgeScope, Purged, UpkeepStore};
 pub use wake::WakeStore;
 pub use write::{NewKey, NewRow, TransactStore, WriteStore};
