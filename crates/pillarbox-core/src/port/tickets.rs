@@ -61,6 +61,16 @@ impl<M: Clone + Eq + Hash, H: Clone> Tickets<M, H> {
         self.of.contains_key(message)
     }
 
+    /// How many are out.
+    pub fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Whether none is out.
+    pub fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
     /// A ticket was heard of. What it stands for, if it is good.
     pub fn renew(&mut self, ticket: Ticket) -> Option<(M, H)> {
         let out = self.out.get_mut(&ticket.0)?;
@@ -73,6 +83,12 @@ impl<M: Clone + Eq + Hash, H: Clone> Tickets<M, H> {
         let out = self.out.remove(&ticket.0)?;
         self.of.remove(&out.message);
         Some((out.message, out.handle))
+    }
+
+    /// Those of other messages are void.
+    pub fn retain(&mut self, is_kept: impl Fn(&M) -> bool) {
+        self.out.retain(|_, out| is_kept(&out.message));
+        self.of.retain(|message, _| is_kept(message));
     }
 
     /// All tickets are void.
@@ -107,7 +123,12 @@ mod tests {
         assert_eq!(tickets.take(second), Some(("a", 2)));
         assert!(!tickets.is_out(&"a") && tickets.is_out(&"b"));
         assert_eq!(tickets.take(second), None);
+        let third = tickets.issue("c", 4);
+        tickets.retain(|message| *message == "b");
+        assert!(tickets.find(third).is_none() && !tickets.is_out(&"c"));
+        assert_eq!((tickets.len(), tickets.is_empty()), (1, false));
         tickets.clear();
+        assert!(tickets.is_empty());
         assert_eq!((tickets.find(other), tickets.is_out(&"b")), (None, false));
         assert_ne!(tickets.issue("b", 4), other, "a number is not used twice");
     }
