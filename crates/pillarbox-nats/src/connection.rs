@@ -206,6 +206,11 @@ impl Slot {
 }
 
 impl Open {
+    /// Whether it is the same one.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+
     pub(crate) fn is_lost(&self) -> bool {
         self.news.borrow().lost.is_some()
     }

@@ -1,4 +1,4 @@
-//! A sink of Pillarbox: NATS JetStream.
+//! A sink and a source of Pillarbox: NATS JetStream.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), pillarbox_core::port::SinkError> {
@@ -58,12 +58,62 @@
 //! | no stream takes the subject; no permission for it; a full stream that discards new messages; everything else | failed |
 //!
 //! A stream that is missing is somebody's oversight, to be mended while messages wait: they are retried, not given up at once.
+//!
+//! # The source
+//! ```no_run
+//! # async fn example() -> Result<(), pillarbox_core::port::SinkError> {
+//! use pillarbox_core::port::Source;
+//! use pillarbox_nats::{Options, Subscription};
+//!
+//! let source = Options::new("nats://localhost:4222").subscribe(Subscription::new("ORDERS", "billing"))?;
+//! source.check().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! | it promises | how |
+//! |---|---|
+//! | a message comes until it is acknowledged | a durable pull consumer with explicit acknowledgements and without `max_deliver`; one that is set up otherwise is refused with the reason |
+//! | an acknowledgement that is `Ok` is the server's | each is answered by the server; one without an answer is an error |
+//! | order | that of the stream, for one consumer alone, as long as nothing comes again |
+//! | when it comes again | after [`Subscription::again_after`] without an acknowledgement, [held](pillarbox_core::port::Source::hold) by `+WPI`; at once when it is given back, by `-NAK` |
+//! | deliveries | the server counts them, whoever receives |
+//! | tickets | are good over reconnects, until the message comes again |
+//! | lag | messages that were not delivered yet, and those that are out |
+//! | id of a message without CloudEvents | `Nats-Msg-Id`; else `stream:sequence:time`, which no other message has |
+//!
+//! What the server knows of acknowledgements is written to its disk a little later than it is answered: after a `kill -9`
+//! of the server some messages come again that were acknowledged.
+//!
+//! All headers are percent-decoded, also those of other senders. Headers that begin with `Nats-` are left out.
+//!
+//! # Guard and dead letters
+//! Both are buckets, as of JetStream's key-value stores, in a file and without a history; they are created if they are not
+//! there, and refused with the reason if they could lose something. `nats kv` shows what is in them.
+//!
+//! | | how | what it costs |
+//! |---|---|---|
+//! | [`NatsGuard`] | a mark is the first value of its key; it ends with the bucket's `max_age`, so that all marks of a bucket have one time. Released by the number of the value that was seen | a question a mark, 64 at once |
+//! | [`NatsLetters`] | a JSON document a letter. It is changed only if it is the one that was seen | lists, counts and purges read all letters, one question each: fine for the thousands of a dead letter queue, not for millions |
+//!
+//! A letter must fit into a message of the server, 1 MiB unless it was told otherwise; a payload that is no text takes
+//! twice its size. The time is that of the bucket's leader: it is asked by storing an empty value under the key `clock`, and
+//! reading when the server did so.
 
+mod bucket;
 mod connection;
 mod error;
+mod guard;
+mod letters;
 mod message;
 mod options;
 mod sink;
+mod source;
+mod subscription;
 
+pub use bucket::Bucket;
+pub use guard::NatsGuard;
+pub use letters::NatsLetters;
 pub use options::{LARGEST, Options, Stream};
 pub use sink::NatsSink;
+pub use source::NatsSource;
+pub use subscription::Subscription;

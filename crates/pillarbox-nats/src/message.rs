@@ -1,9 +1,14 @@
-//! A message as JetStream takes it: a subject, headers and a payload.
+//! A message as JetStream takes it, and gives it: a subject, headers and a payload.
 
 use std::fmt::Write;
 
-use async_nats::{HeaderMap, HeaderName, HeaderValue, header::NATS_MESSAGE_ID, jetstream::message::PublishMessage};
-use pillarbox_core::port::{Message, SinkError};
+use async_nats::{
+    HeaderMap, HeaderName, HeaderValue, Subject, header::NATS_MESSAGE_ID, jetstream::message::PublishMessage,
+};
+use pillarbox_core::{
+    domain::Key,
+    port::{Incoming, Message, SinkError},
+};
 
 /// The extension of CloudEvents that says what has to stay in order.
 pub(crate) const KEY: &str = "partitionkey";
@@ -22,6 +27,67 @@ pub(crate) fn publish(message: &Message, largest: usize) -> Result<PublishMessag
 pub(crate) fn id_for_subject(message: &Message) -> String {
     // Subjects have no spaces, but may have other things that headers have not.
     encode(&format!("{}:{}", message.id, message.topic), is_plain)
+}
+
+/// What JetStream tells of a message that it gives.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct About {
+    /// Where the acknowledgement goes.
+    pub(crate) reply: Subject,
+    /// In the stream.
+    pub(crate) sequence: u64,
+    pub(crate) deliveries: u32,
+}
+
+/// A message as it came in; nothing if it is not of JetStream.
+pub(crate) fn incoming(message: async_nats::Message) -> Option<(Incoming, About)> {
+    let reply = message.reply?;
+    let place = Place::of(&reply)?;
+    // A stream that was deleted and created again counts from 1: only with the time it is a number of its own.
+    let mut id = format!("{}:{}:{}", place.stream, place.sequence, place.nanos);
+    let mut incoming = Incoming { topic: message.subject.to_string(), payload: message.payload, ..Incoming::default() };
+    for (name, values) in message.headers.iter().flat_map(HeaderMap::iter) {
+        let name: &str = name.as_ref();
+        let mut values = values.iter().map(|value| decode(value.as_str()));
+        let attribute =
+            name.get(..3).filter(|start| start.eq_ignore_ascii_case("ce-")).map(|_| name[3..].to_ascii_lowercase());
+        match attribute {
+            Some(name) if name == KEY => incoming.key = values.next().map(Key::from),
+            Some(name) => incoming.attributes.extend(values.next().map(|value| (name, value))),
+            None if name.eq_ignore_ascii_case("content-type") => {
+                incoming.content_type = values.next().unwrap_or_default();
+            }
+            None if name.eq_ignore_ascii_case("nats-msg-id") => id = values.next().unwrap_or(id),
+            // Between a server and its clients, and not to be sent again.
+            None if name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-")) => {}
+            None => incoming.headers.extend(values.map(|value| (name.to_owned(), value))),
+        }
+    }
+    incoming.id = Some(id);
+    let about = About { sequence: place.sequence, deliveries: place.deliveries, reply: reply.clone() };
+    Some((incoming, about))
+}
+
+/// What stands in the subject of an acknowledgement:
+/// `$JS.ACK.[domain.account.]stream.consumer.deliveries.sequence.of-consumer.nanoseconds.pending[.more]`.
+struct Place<'a> {
+    stream: &'a str,
+    sequence: u64,
+    deliveries: u32,
+    nanos: &'a str,
+}
+
+impl<'a> Place<'a> {
+    fn of(reply: &'a str) -> Option<Self> {
+        let parts: Vec<_> = reply.strip_prefix("$JS.ACK.")?.split('.').collect();
+        let parts = match parts.len() {
+            7 => &parts[..],
+            9.. => &parts[2..],
+            _ => return None,
+        };
+        let (stream, nanos) = (parts[0], parts[5]);
+        Some(Self { stream, sequence: parts[3].parse().ok()?, deliveries: parts[2].parse().ok()?, nanos })
+    }
 }
 
 fn headers(message: &Message) -> Result<HeaderMap, SinkError> {
@@ -174,6 +240,48 @@ mod tests {
         }
         assert_eq!(decode("a%4"), "a%4");
         assert_eq!(decode("%+1é%zz"), "%+1é%zz");
+    }
+
+    #[test]
+    fn what_is_sent_comes_in_as_it_was() {
+        let sent = message();
+        let came = async_nats::Message {
+            subject: "orders.placed".into(),
+            reply: Some("$JS.ACK.ORDERS.billing.3.17.20.1700000000000000000.5".into()),
+            payload: sent.payload.clone(),
+            headers: Some(headers(&sent).expect("headers")),
+            status: None,
+            description: None,
+            length: 0,
+        };
+        let (received, about) = incoming(came.clone()).expect("a message");
+        assert_eq!((about.sequence, about.deliveries), (17, 3));
+        let expected = Incoming {
+            topic: "orders.placed".into(),
+            key: sent.key,
+            id: Some(sent.id.to_string()),
+            content_type: sent.content_type.to_string(),
+            attributes: vec![("source".into(), "/grüße 100%".into())],
+            headers: sent.headers,
+            payload: sent.payload,
+        };
+        assert_eq!(received, expected);
+        let bare = async_nats::Message { headers: None, ..came.clone() };
+        let (received, _) = incoming(bare).expect("a message");
+        assert_eq!(received.id.as_deref(), Some("ORDERS:17:1700000000000000000"));
+        let stranger = async_nats::Message { reply: Some("_INBOX.x".into()), ..came };
+        assert_eq!(incoming(stranger), None);
+    }
+
+    #[test]
+    fn both_forms_of_an_acknowledgement_are_read() {
+        for reply in ["$JS.ACK.S.c.1.2.3.4.5", "$JS.ACK.hub.hash.S.c.1.2.3.4.5", "$JS.ACK._.hash.S.c.1.2.3.4.5.token"] {
+            let place = Place::of(reply).expect(reply);
+            assert_eq!((place.stream, place.deliveries, place.sequence, place.nanos), ("S", 1, 2, "4"));
+        }
+        for reply in ["", "$JS.ACK.S.c.1.2.3.4", "$JS.ACK.S.c.x.2.3.4.5", "$JS.ACK.S.c.1.2.3.4.5.6"] {
+            assert!(Place::of(reply).is_none(), "{reply}");
+        }
     }
 
     #[test]

@@ -6,7 +6,9 @@ use async_nats::ServerAddr;
 use pillarbox_core::port::{SinkError, span};
 use serde::Deserialize;
 
-use crate::{NatsSink, connection::Connection, message};
+use crate::{
+    Bucket, NatsGuard, NatsLetters, NatsSink, NatsSource, Subscription, bucket::Values, connection::Connection, message,
+};
 
 /// The most bytes of a payload unless told otherwise: a server takes 1 MiB with headers, and streams take headers of 64 KiB.
 pub const LARGEST: usize = 1024 * 1024 - 64 * 1024;
@@ -165,7 +167,33 @@ impl Options {
     }
 
     /// Checks the settings. Does not connect: a server that is down is no error yet.
-    pub fn open(mut self) -> Result<NatsSink, SinkError> {
+    pub fn open(self) -> Result<NatsSink, SinkError> {
+        self.connection().map(NatsSink::new)
+    }
+
+    /// A source in place of a sink. Checks the settings, and does not connect.
+    pub fn subscribe(self, subscription: Subscription) -> Result<NatsSource, SinkError> {
+        subscription.judge()?;
+        Ok(NatsSource::new(self.connection()?, subscription))
+    }
+
+    /// A guard: marks in a bucket, each for this time. Checks the settings, and does not connect.
+    pub fn guard(self, bucket: Bucket, ttl: Duration) -> Result<NatsGuard, SinkError> {
+        bucket.judge()?;
+        // What a stream may have as the age of its messages.
+        if ttl < Duration::from_millis(100) {
+            return Err(refused("ttl is less than 100ms: no server counts the time of a value so exactly"));
+        }
+        Ok(NatsGuard::new(Values::new(self.connection()?, bucket, Some(ttl))))
+    }
+
+    /// A store of dead letters: a bucket that keeps them for ever. Checks the settings, and does not connect.
+    pub fn letters(self, bucket: Bucket) -> Result<NatsLetters, SinkError> {
+        bucket.judge()?;
+        Ok(NatsLetters::new(Values::new(self.connection()?, bucket, None)))
+    }
+
+    pub(crate) fn connection(mut self) -> Result<Connection, SinkError> {
         let servers = self.servers()?;
         if self.answer_within.is_zero() {
             return Err(refused("answer_within is 0: no server can answer in no time"));
@@ -188,7 +216,7 @@ impl Options {
         if let Some(stream) = &self.stream {
             judge(stream)?;
         }
-        Ok(NatsSink::new(Connection::new(servers, self)))
+        Ok(Connection::new(servers, self))
     }
 
     /// The servers without their logins, which become the options'. The client would not look for them there.
@@ -270,7 +298,7 @@ impl fmt::Debug for Options {
 }
 
 /// Not to be mended by waiting.
-fn refused(words: impl fmt::Display) -> SinkError {
+pub(crate) fn refused(words: impl fmt::Display) -> SinkError {
     SinkError::rejected(format_args!("nats: {words}"))
 }
 

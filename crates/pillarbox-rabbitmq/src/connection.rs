@@ -74,8 +74,27 @@ impl Connection {
         }
     }
 
+    /// A line without confirms, for one who receives. Connects if need be.
+    pub(crate) async fn plain_line(&self, deadline: Instant) -> Result<Line, SinkError> {
+        let late = |_| SinkError::unavailable(format_args!("no connection within {:?}", self.answer_within));
+        let open = tokio::time::timeout_at(deadline, self.open()).await.map_err(late)??;
+        match tokio::time::timeout_at(deadline, open.connection.create_channel()).await {
+            Ok(Ok(channel)) => Ok(Line { channel, open }),
+            Ok(Err(error)) => Err(error::unavailable(&error)),
+            Err(late) => {
+                self.forget(&open).await;
+                Err(SinkError::unavailable(format_args!("no channel within {:?}: {late}", self.answer_within)))
+            }
+        }
+    }
+
     /// The line was silent for too long: answers that come yet must not be taken for others'.
     pub(crate) async fn give_up(&self, line: Line) {
+        self.forget(&line.open).await;
+    }
+
+    /// The same, of a line that others may have yet.
+    pub(crate) async fn give_up_shared(&self, line: &Line) {
         self.forget(&line.open).await;
     }
 

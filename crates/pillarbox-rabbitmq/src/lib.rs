@@ -1,4 +1,4 @@
-//! A sink of Pillarbox: RabbitMQ with publisher confirms.
+//! A sink and a source of Pillarbox: RabbitMQ with publisher confirms and manual acknowledgements.
 //!
 //! ```
 //! # fn example() -> Result<(), pillarbox_core::port::SinkError> {
@@ -54,13 +54,45 @@
 //! | the connection | at any time | the next batch connects anew |
 //!
 //! RabbitMQ drops no second message of the same id: consumers do, by `message-id`.
+//!
+//! # The source
+//! ```
+//! # fn example() -> Result<(), pillarbox_core::port::SinkError> {
+//! use pillarbox_rabbitmq::{Options, Subscription};
+//!
+//! let source = Options::new("amqp://shop:secret@broker/shop").subscribe(Subscription::new("billing"))?;
+//! # Ok(()) }
+//! # example().expect("a source");
+//! ```
+//!
+//! | it promises | how |
+//! |---|---|
+//! | a message comes until it is acknowledged | `basic.consume` with manual acknowledgements, of a durable queue; one that is not durable, exclusive or auto-delete is refused with the reason |
+//! | an acknowledgement that is `Ok` is the server's | `basic.ack` has no answer: after a batch of them the server is asked for the queue on the same channel, and its answer says that it has taken them before |
+//! | order | that of the queue, for one consumer alone; what comes again stands at its old place if it can |
+//! | when it comes again | when its channel or connection is lost, or it is given back (`basic.nack` with `requeue`). The server has a time for that too, `consumer_timeout`, 30 minutes: it ends the channel of who needs longer for one message |
+//! | deliveries | a quorum queue counts them (`x-delivery-count`); of a classic queue it is 1, or 2 for all that come again |
+//! | tickets | are void when their connection is lost |
+//! | lag | messages in the queue, and those that this source has; not those that others have |
+//! | id of a message without CloudEvents | `message-id`, if it has one |
+//!
+//! The topic is the routing key. What a server has on its disk of an acknowledgement is its own affair: after its end some
+//! messages may come again that were acknowledged.
+//!
+//! A quorum queue with a `delivery-limit` (in RabbitMQ 4 it is 20 unless told otherwise) drops a message that came so often,
+//! or sends it to its dead letter exchange. AMQP does not tell: set it to -1, and let the consumer give up, which keeps what it
+//! has given up.
 
 mod connection;
 mod error;
 mod message;
 mod options;
 mod sink;
+mod source;
+mod subscription;
 
 pub use message::PREFIX;
 pub use options::{LARGEST, Options, Routing, Unroutable};
 pub use sink::RabbitMqSink;
+pub use source::RabbitMqSource;
+pub use subscription::Subscription;

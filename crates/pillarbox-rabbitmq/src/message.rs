@@ -5,9 +5,13 @@
 
 use lapin::{
     BasicProperties,
+    message::Delivery,
     types::{AMQPValue, FieldTable, LongString, ShortString},
 };
-use pillarbox_core::port::{Message, SinkError};
+use pillarbox_core::{
+    domain::Key,
+    port::{Incoming, Message, SinkError},
+};
 
 use crate::Routing;
 
@@ -79,6 +83,55 @@ impl<'a> Letter<'a> {
     /// Whether what the server sent back is this.
     pub(crate) fn is(&self, id: Option<&ShortString>, routing_key: &ShortString) -> bool {
         self.properties.message_id().as_ref() == id && self.routing_key == *routing_key
+    }
+}
+
+/// The header in which quorum queues count.
+const DELIVERIES: &str = "x-delivery-count";
+
+/// A message as it came in, and which of its deliveries this is.
+pub(crate) fn incoming(delivery: Delivery) -> (Incoming, u32) {
+    let properties = &delivery.properties;
+    let text = |text: &Option<ShortString>| text.as_ref().map(ToString::to_string);
+    let mut incoming = Incoming {
+        topic: delivery.routing_key.to_string(),
+        id: text(properties.message_id()).filter(|id| !id.is_empty()),
+        content_type: text(properties.content_type()).unwrap_or_default(),
+        ..Incoming::default()
+    };
+    // A classic queue knows only whether there was one before.
+    let mut deliveries = if delivery.redelivered { 2 } else { 1 };
+    for (name, value) in properties.headers().iter().flat_map(FieldTable::inner) {
+        let name = name.as_str();
+        let Some(value) = header(value) else { continue };
+        // The binding for AMQP 1.0 has both, for clients that can't have a colon.
+        match name.strip_prefix(PREFIX).or_else(|| name.strip_prefix("cloudEvents_")) {
+            Some(KEY) => incoming.key = Some(Key::from(value)),
+            Some(attribute) => incoming.attributes.push((attribute.to_owned(), value)),
+            None if name == DELIVERIES => {
+                deliveries = value.parse::<u32>().map_or(deliveries, |before| before.saturating_add(1))
+            }
+            None => incoming.headers.push((name.to_owned(), value)),
+        }
+    }
+    incoming.payload = delivery.data.into();
+    (incoming, deliveries)
+}
+
+/// Text and numbers; what the server adds in tables is not for others.
+fn header(value: &AMQPValue) -> Option<String> {
+    match value {
+        AMQPValue::LongString(text) => String::from_utf8(text.as_bytes().to_vec()).ok(),
+        AMQPValue::ShortString(text) => Some(text.to_string()),
+        AMQPValue::Boolean(is) => Some(is.to_string()),
+        AMQPValue::ShortShortInt(number) => Some(number.to_string()),
+        AMQPValue::ShortShortUInt(number) => Some(number.to_string()),
+        AMQPValue::ShortInt(number) => Some(number.to_string()),
+        AMQPValue::ShortUInt(number) => Some(number.to_string()),
+        AMQPValue::LongInt(number) => Some(number.to_string()),
+        AMQPValue::LongUInt(number) => Some(number.to_string()),
+        AMQPValue::LongLongInt(number) => Some(number.to_string()),
+        _ => None,
     }
 }
 

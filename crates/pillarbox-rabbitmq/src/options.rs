@@ -11,7 +11,7 @@ use pillarbox_core::port::{SinkError, span};
 use serde::Deserialize;
 use url::{Host, Url};
 
-use crate::{RabbitMqSink, connection::Connection, error::refused};
+use crate::{RabbitMqSink, RabbitMqSource, Subscription, connection::Connection, error::refused};
 
 /// The most bytes of a message that RabbitMQ 4 takes unless it was told otherwise (`max_message_size`): 16 MiB. RabbitMQ 3
 /// takes 128 MiB.
@@ -129,11 +129,14 @@ impl Options {
         self
     }
 
+    /// A source in place of a sink. Checks the settings, and does not connect.
+    pub fn subscribe(self, subscription: Subscription) -> Result<RabbitMqSource, SinkError> {
+        subscription.judge()?;
+        Ok(RabbitMqSource::new(self.connection()?, self.answer_within, subscription))
+    }
+
     /// Checks the settings. Does not connect: a server that is down is no error yet.
     pub fn open(self) -> Result<RabbitMqSink, SinkError> {
-        if self.answer_within.is_zero() {
-            return Err(refused("answer_within is 0: no server can answer in no time"));
-        }
         if self.largest == 0 || self.largest > LIMIT {
             return Err(refused(format_args!("largest is {}: 1 to {LIMIT} bytes are possible", self.largest)));
         }
@@ -142,6 +145,13 @@ impl Options {
         }
         if self.exchange.is_empty() && self.routing == Routing::Key {
             return Err(refused("routing is \"key\", and no exchange is set: keys would be taken for names of queues"));
+        }
+        Ok(RabbitMqSink::new(self.connection()?, self))
+    }
+
+    fn connection(&self) -> Result<Connection, SinkError> {
+        if self.answer_within.is_zero() {
+            return Err(refused("answer_within is 0: no server can answer in no time"));
         }
         let uri = parse(&self.url)?;
         let mut tls = OwnedTLSConfig::default();
@@ -159,8 +169,7 @@ impl Options {
             }
             tls.cert_chain = Some(text);
         }
-        let connection = Connection::new(uri, tls, self.answer_within);
-        Ok(RabbitMqSink::new(connection, self))
+        Ok(Connection::new(uri, tls, self.answer_within))
     }
 }
 

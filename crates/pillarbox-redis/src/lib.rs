@@ -1,4 +1,4 @@
-//! A sink of Pillarbox: Redis Streams.
+//! A sink and a source of Pillarbox: Redis Streams.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), pillarbox_core::port::SinkError> {
@@ -58,12 +58,61 @@
 //! | `NOPERM`, `MOVED` and everything else | failed |
 //!
 //! Redis Cluster is not supported: streams that live on another node answer with `MOVED`.
+//!
+//! # The source
+//! ```no_run
+//! # async fn example() -> Result<(), pillarbox_core::port::SinkError> {
+//! use pillarbox_core::port::Source;
+//! use pillarbox_redis::{Options, Subscription};
+//!
+//! let subscription = Subscription::new(["orders", "payments"], "billing");
+//! let source = Options::new("redis://localhost").subscribe(subscription)?;
+//! source.check().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! | it promises | how |
+//! |---|---|
+//! | a message comes until it is acknowledged | `XREADGROUP`: Redis keeps what it gave to whom; `XACK` removes it from there |
+//! | an acknowledgement that is `Ok` is the server's | `XACK` has answered with 1 for the entry |
+//! | order | that of the stream, for one consumer alone, as long as nothing comes again |
+//! | when it comes again | after [`Subscription::again_after`] without an acknowledgement: whoever looks then takes it (`XCLAIM`). [Held](pillarbox_core::port::Source::hold) and given back by setting its idle time |
+//! | deliveries | Redis counts them, whoever receives |
+//! | tickets | are good over reconnects, until the message comes again |
+//! | lag | entries that were not delivered yet, and those that are out; nothing on a server before version 7, or where entries were deleted out of the middle of a stream |
+//! | id of a message without CloudEvents | the field `id`; else `stream:entry id`, which no other message has |
+//!
+//! Each source is a consumer of its own name in the group. Those of dead processes are removed once others have taken their
+//! entries. A trimmed entry is gone, whoever has not read it yet: see [`Options::max_len`]. Redis 6.2 or later is needed.
+//!
+//! # Guard and dead letters
+//! | | how | what it costs |
+//! |---|---|---|
+//! | [`RedisGuard`] | a mark is a key: `SET NX PX`, released by a script that compares whose it is | a batch is one round trip |
+//! | [`RedisLetters`] | a JSON document a letter, with sorted sets to list by; stored by a script that compares the version | a list reads the letters of its status and time, 100 in one go, and compares the rest itself |
+//!
+//! Both ask for [`Persistence`] as the sink does: letters are all there is of a message. Letters don't expire, but a server
+//! whose `maxmemory-policy` is one of `allkeys-` evicts them when it is full: use `noeviction`, or one of `volatile-`.
+//! What is written reaches replicas later than the answer.
+//!
+//! Redis Cluster is not supported here, either. The keys of letters are ready for it if the prefix has a hash tag, as in
+//! `{pillarbox}:`, which keeps them on one node.
 
 mod connection;
+mod entry;
 mod error;
+mod guard;
+mod letters;
 mod message;
 mod options;
 mod sink;
+mod source;
+mod store;
+mod subscription;
 
+pub use guard::RedisGuard;
+pub use letters::RedisLetters;
 pub use options::{LARGEST, Options, Persistence};
 pub use sink::RedisSink;
+pub use source::RedisSource;
+pub use subscription::Subscription;

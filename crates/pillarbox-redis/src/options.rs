@@ -6,7 +6,7 @@ use pillarbox_core::port::{SinkError, span};
 use redis::{Client, ConnectionAddr, IntoConnectionInfo, TlsCertificates};
 use serde::Deserialize;
 
-use crate::{RedisSink, connection::Connection};
+use crate::{RedisGuard, RedisLetters, RedisSink, RedisSource, Subscription, connection::Connection, store::Store};
 
 /// What Redis takes as one value unless it was told otherwise (`proto-max-bulk-len`): 512 MiB.
 pub const LARGEST: usize = 512 * 1024 * 1024;
@@ -122,14 +122,34 @@ impl Options {
         if self.exact_max_len && self.max_len.is_none() {
             return Err(refused("exact_max_len is set, and max_len is not: nothing would be trimmed"));
         }
-        if self.answer_within.is_zero() {
-            return Err(refused("answer_within is 0: no server can answer in no time"));
-        }
         if self.largest == 0 || self.largest > LARGEST {
             return Err(refused(format_args!("largest is {}: 1 to {LARGEST} bytes are possible", self.largest)));
         }
+        Ok(RedisSink::new(self.connection()?))
+    }
+
+    /// A source in place of a sink. Checks the settings, and does not connect.
+    pub fn subscribe(self, subscription: Subscription) -> Result<RedisSource, SinkError> {
+        subscription.judge()?;
+        Ok(RedisSource::new(self.clone().connection()?, self.connection()?, subscription))
+    }
+
+    /// A guard, whose keys begin with this. Checks the settings, and does not connect.
+    pub fn guard(self, prefix: impl Into<String>) -> Result<RedisGuard, SinkError> {
+        Ok(RedisGuard::new(Store::new(self.connection()?), prefix.into()))
+    }
+
+    /// A store of dead letters, whose keys begin with this. Checks the settings, and does not connect.
+    pub fn letters(self, prefix: impl Into<String>) -> Result<RedisLetters, SinkError> {
+        Ok(RedisLetters::new(Store::new(self.connection()?), prefix.into()))
+    }
+
+    pub(crate) fn connection(self) -> Result<Connection, SinkError> {
+        if self.answer_within.is_zero() {
+            return Err(refused("answer_within is 0: no server can answer in no time"));
+        }
         let client = self.client()?;
-        Ok(RedisSink::new(Connection::new(client, self)))
+        Ok(Connection::new(client, self))
     }
 
     fn client(&self) -> Result<Client, SinkError> {
@@ -174,7 +194,7 @@ impl fmt::Debug for Options {
 }
 
 /// Not to be mended by waiting.
-fn refused(words: impl fmt::Display) -> SinkError {
+pub(crate) fn refused(words: impl fmt::Display) -> SinkError {
     SinkError::rejected(format_args!("redis: {words}"))
 }
 

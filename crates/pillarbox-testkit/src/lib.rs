@@ -13,7 +13,7 @@
 //! - `told`, with the same feature: what errors and logs tell, for tests of what they must not.
 //! - [`simulation`] runs the engine through thousands of schedules, in virtual time, and asks the proof about each.
 //! - [`conformance`](mod@conformance) is the exam: a backend runs it with one line.
-//! - `sinks`, with the feature `servers`, is the exam of a sink.
+//! - `sinks`, with the feature `servers`, is the exam of a sink, and `sources` that of a source.
 //! - [`guards`](mod@guards), [`inboxes`](mod@inboxes) and [`letters`](mod@letters) are the exams of the consumer's half.
 //! - [`driver`](mod@driver) is the exam of a driver, whose transactions events are written in.
 
@@ -36,6 +36,8 @@ pub mod proof;
 pub mod simulation;
 #[cfg(feature = "servers")]
 pub mod sinks;
+#[cfg(feature = "servers")]
+pub mod sources;
 pub mod testing;
 #[cfg(feature = "processes")]
 pub mod told;

@@ -32,6 +32,7 @@ mod settle;
 mod sink;
 mod source;
 pub mod span;
+mod tickets;
 mod trace;
 mod upkeep;
 mod wake;
@@ -53,6 +54,7 @@ pub use read::{
 pub use settle::SettleStore;
 pub use sink::{Abilities, Confirms, Message, Sent, Sink, SinkError, SinkErrorKind};
 pub use source::{Gives, Incoming, Received, Source, Ticket};
+pub use tickets::Tickets;
 pub use trace::Tracer;
 pub use upkeep::{PurgeCursor, PurgeRequest, PurgeScope, Purged, UpkeepStore};
 pub use wake::WakeStore;

@@ -1,16 +1,17 @@
 //! Streams of a test's own on the shared server.
 
-use std::{collections::BTreeMap, sync::Arc, thread};
+use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
 
 use async_nats::{
     HeaderMap,
     jetstream::{Context, ErrorCode, context::CreateStreamErrorKind, message::StreamMessage, stream::Config},
 };
 use pillarbox_core::port::{Message, Sent, Sink};
-use pillarbox_nats::{NatsSink, Options};
+use pillarbox_nats::{NatsSink, NatsSource, Options, Subscription};
 use pillarbox_testkit::{
-    servers::{Proxy, Shared},
+    servers::{self, Proxy, Shared},
     sinks::{ANSWER_WITHIN, Place, Received},
+    sources::{self, WAIT},
 };
 
 pub(crate) struct Nats {
@@ -19,20 +20,18 @@ pub(crate) struct Nats {
     pub(crate) name: String,
     topic: Arc<str>,
     refused: Arc<str>,
+    url: String,
+    // If it is not the shared one.
+    server: Option<servers::Nats>,
 }
 
 impl Nats {
     /// What sinks of the exam are made with.
     pub(crate) fn options(&self) -> Options {
-        Options::new(self.proxy.url(&Shared::Nats.url())).answer_within(ANSWER_WITHIN)
+        Options::new(self.proxy.url(&self.url)).answer_within(ANSWER_WITHIN)
     }
-}
 
-impl Place for Nats {
-    type Sink = NatsSink;
-
-    async fn fresh() -> Self {
-        let url = Shared::Nats.url();
+    async fn on(url: String, server: Option<servers::Nats>) -> Self {
         let name = format!("pillarbox-{:x}", fastrand::u64(..));
         let refused = format!("{name}-refused");
         let jetstream = connect(&url).await;
@@ -46,7 +45,15 @@ impl Place for Nats {
             create(&jetstream, stream).await;
         }
         let proxy = Proxy::to_url(&url).expect("a proxy");
-        Self { proxy, topic: format!("{name}.placed").into(), name, refused: refused.into() }
+        Self { proxy, topic: format!("{name}.placed").into(), name, refused: refused.into(), url, server }
+    }
+}
+
+impl Place for Nats {
+    type Sink = NatsSink;
+
+    async fn fresh() -> Self {
+        Self::on(Shared::Nats.url(), None).await
     }
 
     fn sink(&self) -> NatsSink {
@@ -66,13 +73,43 @@ impl Place for Nats {
     }
 
     async fn received(&self) -> Vec<Received> {
-        let all = read(&Shared::Nats.url(), &self.name).await;
+        let all = read(&self.url, &self.name).await;
         all.iter().filter(|message| message.subject.as_str() == &*self.topic).map(received).collect()
+    }
+}
+
+impl sources::Place for Nats {
+    type Source = NatsSource;
+
+    async fn private() -> Self {
+        let server = servers::Nats::start().expect("a server");
+        Self::on(server.url(), Some(server)).await
+    }
+
+    fn restart(&mut self) {
+        let server = self.server.as_mut().expect("a server of its own");
+        server.kill();
+        server.start_again().expect("to start again");
+    }
+
+    fn source(&self, group: &str, again_after: Duration) -> NatsSource {
+        let subscription = Subscription::new(&self.name, group).again_after(again_after).wait(WAIT);
+        self.options().subscribe(subscription).expect("a source")
+    }
+
+    async fn send_plain(&self, payload: &[u8]) {
+        // Its end is the end of what waits for answers.
+        let jetstream = connect(&self.url).await;
+        let sent = jetstream.publish(self.topic.to_string(), payload.to_vec().into()).await;
+        sent.expect("to send").await.expect("to be stored");
     }
 }
 
 impl Drop for Nats {
     fn drop(&mut self) {
+        if self.server.is_some() {
+            return;
+        }
         let streams = [self.name.clone(), self.refused.to_string()];
         let cleaning = async move {
             let jetstream = connect(&Shared::Nats.url()).await;

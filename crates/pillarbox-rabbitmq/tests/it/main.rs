@@ -4,5 +4,6 @@
 
 mod conformance;
 mod private;
+mod receiving;
 mod refusals;
 mod support;

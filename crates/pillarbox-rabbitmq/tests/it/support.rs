@@ -1,21 +1,22 @@
 //! A queue of one's own, and what arrived there.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use lapin::{
-    Channel, Connection, ConnectionProperties,
-    options::{BasicGetOptions, QueueDeclareOptions},
+    BasicProperties, Channel, Connection, ConnectionProperties,
+    options::{BasicGetOptions, BasicPublishOptions, QueueDeclareOptions},
     types::{AMQPValue, FieldTable, ShortString},
 };
 use pillarbox_core::{
     Event,
     port::{Message, SinkErrorKind},
 };
-use pillarbox_rabbitmq::{Options, PREFIX, RabbitMqSink, Unroutable};
+use pillarbox_rabbitmq::{Options, PREFIX, RabbitMqSink, RabbitMqSource, Subscription, Unroutable};
 use pillarbox_testkit::{
-    servers::{Proxy, Shared},
+    servers::{Proxy, RabbitMq, Shared},
     sinks::{ANSWER_WITHIN, Place, Received},
+    sources::{self, WAIT},
 };
 
 pub(crate) struct Queue {
@@ -23,17 +24,16 @@ pub(crate) struct Queue {
     proxy: Proxy,
     // The server drops the queue when nobody has used it for a while; this connection does not count.
     connection: Connection,
+    url: String,
+    // If it is not the shared one.
+    server: Option<RabbitMq>,
 }
 
 impl Place for Queue {
     type Sink = RabbitMqSink;
 
     async fn fresh() -> Self {
-        let url = Shared::RabbitMq.url();
-        let connection = connect(&url).await;
-        let name = name();
-        declare(&connection.create_channel().await.unwrap(), &name, &[]).await;
-        Self { name, proxy: Proxy::to_url(&url).unwrap(), connection }
+        Self::on(Shared::RabbitMq.url(), None).await
     }
 
     fn sink(&self) -> RabbitMqSink {
@@ -58,10 +58,44 @@ impl Place for Queue {
     }
 }
 
+impl sources::Place for Queue {
+    type Source = RabbitMqSource;
+
+    async fn private() -> Self {
+        let server = RabbitMq::start().unwrap();
+        Self::on(server.url(), Some(server)).await
+    }
+
+    fn restart(&mut self) {
+        let server = self.server.as_mut().unwrap();
+        server.kill();
+        server.start_again().unwrap();
+    }
+
+    fn source(&self, _group: &str, _again_after: Duration) -> RabbitMqSource {
+        self.options().subscribe(Subscription::new(&*self.name).wait(WAIT)).unwrap()
+    }
+
+    async fn send_plain(&self, payload: &[u8]) {
+        let (exchange, options) = (ShortString::default(), BasicPublishOptions::default());
+        let sent = self.channel().await;
+        let sent =
+            sent.basic_publish(exchange, (&*self.name).into(), options, payload, BasicProperties::default()).await;
+        sent.unwrap().await.unwrap();
+    }
+}
+
 impl Queue {
     /// Through the proxy.
     pub(crate) fn options(&self) -> Options {
-        Options::new(self.proxy.url(&Shared::RabbitMq.url())).answer_within(ANSWER_WITHIN)
+        Options::new(self.proxy.url(&self.url)).answer_within(ANSWER_WITHIN)
+    }
+
+    async fn on(url: String, server: Option<RabbitMq>) -> Self {
+        let connection = connect(&url).await;
+        let name = name();
+        declare(&connection.create_channel().await.unwrap(), &name, &[]).await;
+        Self { name, proxy: Proxy::to_url(&url).unwrap(), connection, url, server }
     }
 
     /// A channel that does not come by the proxy.

@@ -1,12 +1,13 @@
 //! Streams of a test's own on the shared server.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use pillarbox_core::port::{Message, Sent, Sink};
-use pillarbox_redis::{Options, Persistence, RedisSink};
+use pillarbox_redis::{Options, Persistence, RedisSink, RedisSource, Subscription};
 use pillarbox_testkit::{
-    servers::{Proxy, Shared},
+    servers::{self, Proxy, Shared},
     sinks::{ANSWER_WITHIN, Place, Received},
+    sources::{self, WAIT},
 };
 use redis::{
     Client,
@@ -18,13 +19,24 @@ pub(crate) struct Redis {
     proxy: Proxy,
     topic: Arc<str>,
     refused: Arc<str>,
+    url: String,
+    // If it is not the shared one.
+    server: Option<servers::Redis>,
 }
 
 impl Redis {
     /// What sinks of the exam are made with.
     pub(crate) fn options(&self) -> Options {
-        let url = self.proxy.url(&Shared::Redis.url());
+        let url = self.proxy.url(&self.url);
         Options::new(url).answer_within(ANSWER_WITHIN).largest(1024 * 1024).persistence(Persistence::Always)
+    }
+
+    async fn on(url: String, server: Option<servers::Redis>) -> Self {
+        let name = fastrand::u64(..);
+        let (topic, refused) = (format!("pillarbox-{name:x}"), format!("pillarbox-{name:x}-refused"));
+        let () = redis::cmd("SET").arg(&refused).arg("text").query_async(&mut connect(&url).await).await.expect("SET");
+        let proxy = Proxy::to_url(&url).expect("a proxy");
+        Self { proxy, topic: topic.into(), refused: refused.into(), url, server }
     }
 }
 
@@ -32,11 +44,7 @@ impl Place for Redis {
     type Sink = RedisSink;
 
     async fn fresh() -> Self {
-        let url = Shared::Redis.url();
-        let name = fastrand::u64(..);
-        let (topic, refused) = (format!("pillarbox-{name:x}"), format!("pillarbox-{name:x}-refused"));
-        let () = redis::cmd("SET").arg(&refused).arg("text").query_async(&mut connect(&url).await).await.expect("SET");
-        Self { proxy: Proxy::to_url(&url).expect("a proxy"), topic: topic.into(), refused: refused.into() }
+        Self::on(Shared::Redis.url(), None).await
     }
 
     fn sink(&self) -> RedisSink {
@@ -56,12 +64,41 @@ impl Place for Redis {
     }
 
     async fn received(&self) -> Vec<Received> {
-        read(&Shared::Redis.url(), &self.topic).await
+        read(&self.url, &self.topic).await
+    }
+}
+
+impl sources::Place for Redis {
+    type Source = RedisSource;
+
+    async fn private() -> Self {
+        let server = servers::Redis::start().expect("a server");
+        Self::on(server.url(), Some(server)).await
+    }
+
+    fn restart(&mut self) {
+        let server = self.server.as_mut().expect("a server of its own");
+        server.kill();
+        server.start_again().expect("to start again");
+    }
+
+    fn source(&self, group: &str, again_after: Duration) -> RedisSource {
+        let subscription = Subscription::new([&*self.topic], group).again_after(again_after).wait(WAIT);
+        self.options().subscribe(subscription).expect("a source")
+    }
+
+    async fn send_plain(&self, payload: &[u8]) {
+        let mut command = redis::cmd("XADD");
+        command.arg(&*self.topic).arg("*").arg("payload").arg(payload);
+        let _: String = command.query_async(&mut connect(&self.url).await).await.expect("XADD");
     }
 }
 
 impl Drop for Redis {
     fn drop(&mut self) {
+        if self.server.is_some() {
+            return;
+        }
         let client = Client::open(Shared::Redis.url()).expect("a client");
         let mut connection = client.get_connection().expect("a connection");
         let () = redis::cmd("DEL").arg(&*self.topic).arg(&*self.refused).query(&mut connection).expect("DEL");

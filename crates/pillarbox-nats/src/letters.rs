@@ -1,0 +1,151 @@
+//! Messages that a consumer has given up, in a bucket: a document each.
+
+use bytes::Bytes;
+use pillarbox_core::{
+    domain::Timestamp,
+    port::{
+        BoxFuture, Letter, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore, StoreError, StoreErrorKind,
+    },
+};
+
+use crate::bucket::Values;
+
+/// The key whose last change tells the server's time.
+const CLOCK: &str = "clock";
+
+/// Letters in a bucket. Made by [`Options::letters`](crate::Options::letters).
+#[derive(Debug)]
+pub struct NatsLetters {
+    letters: Values,
+}
+
+impl NatsLetters {
+    pub(crate) fn new(letters: Values) -> Self {
+        Self { letters }
+    }
+
+    async fn replace_one(&self, letter: &Letter) -> Result<bool, StoreError> {
+        let key = key(&letter.id);
+        let Some(stored) = self.letters.find(&key).await? else { return Ok(false) };
+        if self.letter(&stored.bytes)?.version.checked_add(1) != Some(letter.version) {
+            return Ok(false);
+        }
+        self.letters.put(&key, document(letter), stored.revision).await
+    }
+
+    /// Looks at all letters, one after another.
+    async fn each(&self, mut look: impl FnMut(Letter, u64)) -> Result<(), StoreError> {
+        let mut after = 0;
+        while let Some(stored) = self.letters.next("letter.>", after).await? {
+            after = stored.revision;
+            look(self.letter(&stored.bytes)?, stored.revision);
+        }
+        Ok(())
+    }
+
+    async fn page(
+        &self,
+        query: &LetterQuery,
+        after: Option<&LetterPlace>,
+        limit: usize,
+    ) -> Result<Vec<Letter>, StoreError> {
+        let mut page: Vec<Letter> = Vec::new();
+        let first = |page: &mut Vec<Letter>| {
+            page.sort_by(|a, b| (b.dead_at, &a.id).cmp(&(a.dead_at, &b.id)));
+            page.truncate(limit);
+        };
+        self.each(|letter, _| {
+            if query.matches(&letter) && after.is_none_or(|place| place.is_before(&letter)) {
+                // A letter that is changed meanwhile comes again at the end.
+                page.retain(|other| other.id != letter.id);
+                page.push(letter);
+                if page.len() >= limit.saturating_mul(2) {
+                    first(&mut page);
+                }
+            }
+        })
+        .await?;
+        first(&mut page);
+        Ok(page)
+    }
+
+    async fn purge_some(&self, finished_before: Timestamp, most: usize) -> Result<u64, StoreError> {
+        let mut old = Vec::new();
+        self.each(|letter, revision| {
+            let is_old = letter.finished_at.is_some_and(|finished| finished < finished_before);
+            if is_old && letter.status != LetterStatus::Pending {
+                old.push((letter.finished_at, letter.id, revision));
+            }
+        })
+        .await?;
+        old.sort();
+        let mut purged = 0;
+        for (_, id, revision) in old.into_iter().take(most) {
+            purged += u64::from(self.letters.remove(&key(&id), revision).await?);
+        }
+        Ok(purged)
+    }
+
+    fn letter(&self, document: &[u8]) -> Result<Letter, StoreError> {
+        let unreadable =
+            |error| self.letters.told(StoreErrorKind::Schema, &format_args!("a letter can't be read: {error}"));
+        Letter::from_json(document).map_err(unreadable)
+    }
+}
+
+fn key(id: &LetterId) -> String {
+    format!("letter.{id}")
+}
+
+fn document(letter: &Letter) -> Bytes {
+    letter.to_json().into()
+}
+
+impl LetterStore for NatsLetters {
+    fn insert<'a>(&'a self, letter: &'a Letter) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move { self.letters.put(&key(&letter.id), document(letter), 0).await })
+    }
+
+    fn replace<'a>(&'a self, letter: &'a Letter) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(self.replace_one(letter))
+    }
+
+    fn find<'a>(&'a self, id: &'a LetterId) -> BoxFuture<'a, Result<Option<Letter>, StoreError>> {
+        Box::pin(async move {
+            let stored = self.letters.find(&key(id)).await?;
+            stored.map(|stored| self.letter(&stored.bytes)).transpose()
+        })
+    }
+
+    fn list<'a>(
+        &'a self,
+        query: &'a LetterQuery,
+        after: Option<&'a LetterPlace>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<Letter>, StoreError>> {
+        Box::pin(self.page(query, after, limit as usize))
+    }
+
+    fn count<'a>(&'a self, query: &'a LetterQuery) -> BoxFuture<'a, Result<u64, StoreError>> {
+        Box::pin(async move {
+            let mut ids = std::collections::HashSet::new();
+            self.each(|letter, _| {
+                if query.matches(&letter) {
+                    ids.insert(letter.id);
+                } else {
+                    ids.remove(&letter.id);
+                }
+            })
+            .await?;
+            Ok(ids.len() as u64)
+        })
+    }
+
+    fn purge(&self, finished_before: Timestamp, most: u32) -> BoxFuture<'_, Result<u64, StoreError>> {
+        Box::pin(self.purge_some(finished_before, most as usize))
+    }
+
+    fn now(&self) -> BoxFuture<'_, Result<Timestamp, StoreError>> {
+        Box::pin(async { Ok(self.letters.touch(CLOCK).await?.into()) })
+    }
+}
