@@ -13,6 +13,7 @@
 //! | `macros` | `derive(OutboxEvent)` and `#[handlers]` | yes |
 //! | `messagepack` | payloads in MessagePack | no |
 //! | `protobuf` | payloads in Protobuf, for types that `prost` knows | no |
+//! | `inbox` | the consumer's half: `inbox::{Guard, Inbox, Consumer, DeadLetters}` | no |
 //! | `opentelemetry` | one trace from the request to the consumer, and metrics, by OpenTelemetry | no |
 //! | `testing` | an outbox for tests of handlers, and assertions about what was written | no |
 
@@ -44,6 +45,8 @@ pub use pillarbox_core::{
     observe,
     port::{self, Actor, Fleet, Found, Listing, NodeStatus, PurgeScope, Query, Stats, StoreError, StoreErrorKind},
 };
+#[cfg(feature = "inbox")]
+pub use pillarbox_inbox as inbox;
 #[cfg(feature = "macros")]
 pub use pillarbox_macros::{OutboxEvent, handlers};
 #[cfg(feature = "mysql")]
@@ -53,7 +56,7 @@ pub use pillarbox_opentelemetry as opentelemetry;
 #[cfg(feature = "postgres")]
 pub use pillarbox_postgres::{Options as PostgresOptions, PostgresStore, PostgresTransaction};
 #[cfg(feature = "sqlite")]
-pub use pillarbox_sqlite::{Durability, Options as SqliteOptions, SqliteStore, SqliteTransaction};
+pub use pillarbox_sqlite::{Durability, Options as SqliteOptions, SqliteInbox, SqliteStore, SqliteTransaction};
 #[cfg(feature = "testing")]
 pub use pillarbox_testkit::testing;
 
