@@ -97,5 +97,6 @@ mod snippets {
         Testing: "../../../docs/book/src/testing.md",
         Operations: "../../../docs/book/src/operations.md",
         Traces: "../../../docs/book/src/traces.md",
+        Consuming: "../../../docs/book/src/consuming.md",
     }
 }
