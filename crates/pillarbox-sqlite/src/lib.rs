@@ -37,6 +37,7 @@ mod action;
 mod admin;
 mod connection;
 mod error;
+mod inbox;
 mod migrate;
 mod own;
 #[cfg(test)]
@@ -51,6 +52,7 @@ mod wake;
 mod work;
 mod write;
 
+pub use inbox::SqliteInbox;
 pub use migrate::{VERSION, migrations};
 pub use store::{Durability, Options, SqliteStore};
 pub use write::SqliteTransaction;

@@ -11,7 +11,7 @@ pub const VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 // What has been released is never changed: a new version is a new file.
 const MIGRATIONS: [(i64, &str); 1] = [(1, include_str!("../migrations/0001_tables.sql"))];
 
-const SCHEMA_TABLE: &str =
+pub(crate) const SCHEMA_TABLE: &str =
     "create table if not exists {schema} (version integer primary key, applied_at integer not null default {now})";
 
 /// The migrations as text, for those who run them with a tool of their own: the version each leads to, and

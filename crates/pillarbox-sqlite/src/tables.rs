@@ -55,7 +55,10 @@ impl Prefix {
     }
 }
 
-const TABLES: [&str; 7] = ["event", "hold", "instance", "partition", "dedup", "action", "schema"];
+const TABLES: [&str; 19] = [
+    "event", "hold", "instance", "partition", "dedup", "action", "schema", "guard", "seen_0", "seen_1", "seen_2", "seen_3",
+    "seen_4", "seen_5", "seen_6", "seen_7", "window", "bucket", "letter",
+];
 
 /// SQLite's clock in microseconds; it counts in milliseconds, and one statement sees one time.
 const NOW: &str = "(cast(round(unixepoch('subsec') * 1000) as integer) * 1000)";

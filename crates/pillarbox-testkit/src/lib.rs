@@ -13,13 +13,18 @@
 //! - [`simulation`] runs the engine through thousands of schedules, in virtual time, and asks the proof about each.
 //! - [`conformance`](mod@conformance) is the exam: a backend runs it with one line.
 //! - `sinks`, with the feature `servers`, is the exam of a sink.
+//! - [`guards`](mod@guards), [`inboxes`](mod@inboxes) and [`letters`](mod@letters) are the exams of the consumer's half.
 //! - [`driver`](mod@driver) is the exam of a driver, whose transactions events are written in.
 
 mod clock;
 pub mod conformance;
 pub mod driver;
+pub mod exam;
 mod faulty;
 mod gate;
+pub mod guards;
+pub mod inboxes;
+pub mod letters;
 pub mod memory;
 mod patience;
 pub mod probe;

@@ -3,6 +3,7 @@
 //! Everything here is synchronous and pure: the same input gives the same answer. The engine brings the
 //! time and the randomness, the ports bring the data.
 
+pub mod bucket;
 mod circuit;
 mod codec;
 mod delivery;

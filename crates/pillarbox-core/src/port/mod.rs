@@ -11,6 +11,10 @@
 //! | [`ActionStore`] | operators | the record of what they did, the edit of a payload |
 //! | [`WakeStore`] | reader | news from other processes |
 //! | [`Sink`] | relay | sending messages to a broker |
+//! | [`Source`] | consumer | receiving messages from a broker |
+//! | [`GuardStore`] | consumer | marks of messages that are being dealt with |
+//! | [`InboxStore`], [`InboxUpkeep`] | consumer | messages that were dealt with, in the transaction of the work |
+//! | [`LetterStore`] | consumer, operators | messages that were given up |
 //! | [`Clock`] | writer | the host's time, for `occurred_at` alone |
 //!
 //! A database adapter implements the first eight; the engine sees them as one [`Store`]. The exam that every
@@ -20,10 +24,14 @@ mod action;
 mod admin;
 mod clock;
 mod error;
+mod guard;
+mod inbox;
+mod letters;
 mod own;
 mod read;
 mod settle;
 mod sink;
+mod source;
 pub mod span;
 mod upkeep;
 mod wake;
@@ -35,6 +43,11 @@ pub use action::{Action, ActionKind, ActionQuery, ActionStore, Actions, details_
 pub use admin::{Actor, AdminStore, Fleet, Found, Listing, NodeStatus, Query, Stats};
 pub use clock::{Clock, SystemClock};
 pub use error::{StoreError, StoreErrorKind};
+pub use guard::{GuardStore, NAME_LIMIT};
+pub use inbox::{InboxStore, InboxUpkeep};
+pub use letters::{
+    Claim, Letter, LetterAction, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore,
+};
 pub use own::{Joining, NodeView, OwnStore, Released, Renewal, Taken};
 pub use read::{
     Batch, Candidate, Change, Due, Hold, HoldChange, HoldKind, Page, Pick, Position, ReadStore, Recall, Row, Scan,
@@ -42,6 +55,7 @@ pub use read::{
 };
 pub use settle::SettleStore;
 pub use sink::{Abilities, Confirms, Message, Sent, Sink, SinkError, SinkErrorKind};
+pub use source::{Gives, Incoming, Received, Source, Ticket};
 pub use upkeep::{PurgeCursor, PurgeRequest, PurgeScope, Purged, UpkeepStore};
 pub use wake::WakeStore;
 pub use write::{NewKey, NewRow, TransactStore, WriteStore};

@@ -5,6 +5,7 @@
 mod admin;
 mod busy;
 mod conformance;
+mod consumer;
 mod fence;
 mod outboxes;
 mod reading;
