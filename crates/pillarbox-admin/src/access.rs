@@ -67,11 +67,13 @@ impl Identity {
 #[derive(Clone)]
 pub struct Access(pub(crate) Way);
 
+type Own = dyn Fn(&Parts) -> Option<Identity> + Send + Sync;
+
 #[derive(Clone)]
 pub(crate) enum Way {
     Tokens(Arc<Tokens>),
     Loopback,
-    Own(Arc<dyn Fn(&Parts) -> Option<Identity> + Send + Sync>),
+    Own(Arc<Own>),
     Always(Identity),
 }
 
@@ -156,7 +158,7 @@ fn local(parts: &Parts) -> Result<(), Problem> {
             "without tokens only this machine may come in, and this request has passed a proxy: give the service tokens",
         ));
     }
-    let asked = parts.uri.authority().map(|authority| authority.as_str());
+    let asked = parts.uri.authority().map(axum::http::uri::Authority::as_str);
     let asked = asked.or_else(|| parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()));
     if !asked.is_some_and(is_loopback_name) {
         return Err(Problem::forbidden(
@@ -221,7 +223,7 @@ impl Tokens {
                 return Err(TokenError(format!("{name:?} and {:?} have the same token", other.identity.name)));
             }
         }
-        self.0.push(Token { identity: Identity { name, role: role }, digest });
+        self.0.push(Token { identity: Identity { name, role }, digest });
         Ok(self)
     }
 
@@ -266,7 +268,7 @@ impl Tokens {
 struct Compared {
     found: Choice,
     place: u64,
-    #[cfg_attr(not(test), expect(dead_code, reason = "told to a test"))]
+    /// How many there were; a test asks.
     comparisons: u64,
 }
 
@@ -332,7 +334,7 @@ mod tests {
     fn a_file_of_tokens_is_refused_with_the_line_and_without_the_token() {
         let secret = "s3cret-s3cret-s3cret";
         for (text, words) in [
-            ("".to_owned(), "no token"),
+            (String::new(), "no token"),
             ("# nothing".to_owned(), "no token"),
             (format!("ada {secret}"), "line 1"),
             (format!("\nada admin {secret}"), "line 2: the role is viewer or operator"),

@@ -33,8 +33,12 @@ pub(crate) async fn list(call: Call) -> Result<axum::response::Response, Problem
     {
         let left = limit - u32::try_from(actions.len()).unwrap_or(limit);
         let page = call.desk.store.actions(&query, Some(from), left.min(READ)).await?;
-        bytes +=
-            page.actions.iter().filter_map(|action| action.before.as_ref()).map(|before| before.len()).sum::<usize>();
+        bytes += page
+            .actions
+            .iter()
+            .filter_map(|action| action.before.as_ref())
+            .map(pillarbox_core::domain::Payload::len)
+            .sum::<usize>();
         actions.extend(page.actions);
         next = page.next;
     }

@@ -35,10 +35,17 @@ struct Item {
     letter: Option<LetterView>,
 }
 
-/// How far a list has come in each of the two. `None` is its end.
+/// How far a list has come in each of the two. No event to go on with is the end of the events.
 struct Cursor {
     events: Option<Seq>,
-    letters: Option<Option<LetterPlace>>,
+    letters: At,
+}
+
+#[derive(Clone)]
+enum At {
+    Start,
+    After(LetterPlace),
+    End,
 }
 
 const FILTERS: &[&str] = &["origin", "type", "from", "until", "text"];
@@ -49,34 +56,32 @@ pub(crate) async fn list(call: Call) -> Result<axum::response::Response, Problem
     let (events, letters) = queries(&call)?;
     let limit = call.params.limit(&call.desk)?;
     let payloads = call.params.flag("payloads", true)?;
-    let start = Cursor { events: events.as_ref().map(|_| Seq(i64::MAX)), letters: letters.as_ref().map(|_| None) };
+    let start = Cursor { events: Some(Seq(i64::MAX)), letters: At::Start };
     let cursor = call.params.text("cursor")?.map_or(Ok(start), |text| Cursor::read(&text))?;
 
     let (found, next_event) = match (&events, cursor.events) {
         (Some(query), Some(from)) => events::page(&call, query, Some(from), limit).await?,
         _ => (Vec::new(), None),
     };
-    let (written, next_letter) = match (&letters, &call.desk.letters, cursor.letters) {
-        (Some(query), Some(queue), Some(after)) => letters::page(&call, &**queue, query, after, limit).await?,
+    let (written, next_letter) = match (&letters, &call.desk.letters, cursor.letters.clone()) {
+        (Some(query), Some(queue), At::Start) => letters::page(&call, &**queue, query, None, limit).await?,
+        (Some(query), Some(queue), At::After(place)) => {
+            letters::page(&call, &**queue, query, Some(place), limit).await?
+        }
         _ => (Vec::new(), None),
     };
     let Merged { taken, events: events_taken, letters: letters_taken } = merge(&found, &written, limit as usize);
     let next = Cursor {
         events: found.get(events_taken).map(|found| found.seq).or(next_event),
-        letters: if letters_taken < written.len() {
-            // None of them yet: from where this page began.
-            Some(letters_taken.checked_sub(1).map(|last| LetterPlace::of(&written[last])).or(cursor_of(&call)?))
-        } else {
-            next_letter.map(Some)
+        letters: match (written.get(letters_taken), letters_taken.checked_sub(1).map(|last| &written[last])) {
+            (Some(_), Some(last)) => At::After(LetterPlace::of(last)),
+            // None was taken: the next page begins where this one did.
+            (Some(_), None) => cursor.letters,
+            (None, _) => next_letter.map_or(At::End, At::After),
         },
     };
     let dead = taken.into_iter().map(|side| side.item(&call, payloads)).collect();
     Ok(Json(Page { dead, next: next.write() }).into_response())
-}
-
-fn cursor_of(call: &Call) -> Result<Option<LetterPlace>, Problem> {
-    let cursor = call.params.text("cursor")?.map(|text| Cursor::read(&text)).transpose()?;
-    Ok(cursor.and_then(|cursor| cursor.letters).flatten())
 }
 
 pub(crate) async fn count(call: Call) -> Result<axum::response::Response, Problem> {
@@ -173,14 +178,14 @@ fn merge<'a>(found: &'a [Found], written: &'a [Letter], limit: usize) -> Merged<
 impl Cursor {
     /// `events~letters`; what has come to its end is a `.`, what has not begun is empty.
     fn write(&self) -> Option<String> {
-        if self.events.is_none() && self.letters.is_none() {
+        if self.events.is_none() && matches!(self.letters, At::End) {
             return None;
         }
         let events = self.events.map_or_else(|| ".".to_owned(), |seq| seq.to_string());
         let letters = match &self.letters {
-            None => ".".to_owned(),
-            Some(None) => String::new(),
-            Some(Some(place)) => write_place(place),
+            At::End => ".".to_owned(),
+            At::Start => String::new(),
+            At::After(place) => write_place(place),
         };
         Some(format!("{events}~{letters}"))
     }
@@ -194,9 +199,9 @@ impl Cursor {
                 seq => Some(Seq(seq.parse().map_err(|_| refused())?)),
             },
             letters: match letters {
-                "." => None,
-                "" => Some(None),
-                place => Some(Some(read_place(place)?)),
+                "." => At::End,
+                "" => At::Start,
+                place => At::After(read_place(place)?),
             },
         })
     }

@@ -5,7 +5,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use pillarbox_core::{
     domain::{EventId, Payload, Seq, Status},
     engine::{Bulk, BulkDone, Dead},
-    port::{Found, Query},
+    port::{Actor, Found, Query},
 };
 use serde::Serialize;
 
@@ -219,18 +219,18 @@ fn new_payload(fields: &Fields<'_>, content_type: String) -> Result<Payload, Pro
 const BULK: &[&str] = &["filter", "all", "rate", "limit", "cursor", "dry_run", "because"];
 
 pub(crate) async fn replay_many(call: Call) -> Answer {
-    many(&call, "replay many", async |bulk, actor| bulk.replay(actor).await).await
+    let (bulk, actor) = bulk(&call)?;
+    let done = bulk.replay(&actor).await?;
+    many(&call, "replay many", done)
 }
 
 pub(crate) async fn discard_many(call: Call) -> Answer {
-    many(&call, "discard many", async |bulk, actor| bulk.discard(actor).await).await
+    let (bulk, actor) = bulk(&call)?;
+    let done = bulk.discard(&actor).await?;
+    many(&call, "discard many", done)
 }
 
-async fn many(
-    call: &Call,
-    action: &'static str,
-    act: impl AsyncFnOnce(Bulk<'_>, &pillarbox_core::port::Actor) -> Result<BulkDone, pillarbox_core::engine::OutboxError>,
-) -> Answer {
+fn bulk(call: &Call) -> Result<(Bulk<'_>, Actor), Problem> {
     call.actor(None)?;
     call.params.only(&[])?;
     let fields = call.fields(BULK)?;
@@ -248,16 +248,23 @@ async fn many(
         return Err(Problem::bad_parameter("limit", format!("it is {limit}"), &allowed));
     }
     let rate = fields.parsed::<std::num::NonZeroU32>("rate", "events a second, 1 or more")?;
-    let dry_run = fields.parsed::<bool>("dry_run", "true or false")?.unwrap_or(false);
     // Half the time of a request, so that its last batch comes to its end.
-    let mut bulk = dead(call).all(&query).at_most(limit).dry_run(dry_run).within(limits.time / 2);
+    let mut bulk = dead(call).all(&query).at_most(limit).dry_run(dry_run(call)?).within(limits.time / 2);
     if let Some(rate) = rate {
         bulk = bulk.rate(rate);
     }
     if let Some(from) = filter::cursor(fields.text("cursor")?)? {
         bulk = bulk.from(from);
     }
-    let BulkDone { changed, next } = act(bulk, &actor).await?;
+    Ok((bulk, actor))
+}
+
+fn dry_run(call: &Call) -> Result<bool, Problem> {
+    Ok(call.fields(BULK)?.parsed::<bool>("dry_run", "true or false")?.unwrap_or(false))
+}
+
+fn many(call: &Call, action: &'static str, done: BulkDone) -> Answer {
+    let (BulkDone { changed, next }, dry_run) = (done, dry_run(call)?);
     tracing::info!(who = call.identity.name, action, changed, dry_run, "an operator acted");
     Ok(Json(Many { changed, dry_run, next: next.map(|next| next.to_string()) }).into_response())
 }

@@ -85,7 +85,7 @@ impl Buckets {
         *bucket = Bucket { left, at: now };
         if left < 1.0 {
             let wait = (1.0 - left) / limits.requests_per_second;
-            return Err(Problem::too_fast(Duration::try_from_secs_f64(wait).unwrap_or(Duration::from_secs(60))));
+            return Err(Problem::too_fast(Duration::try_from_secs_f64(wait).unwrap_or(Duration::from_mins(1))));
         }
         bucket.left = left - 1.0;
         Ok(())

@@ -16,3 +16,21 @@ pub(crate) async fn document(OriginalUri(uri): OriginalUri) -> Result<axum::resp
     document["servers"] = json!([{ "url": if place.is_empty() { "/" } else { place } }]);
     Ok(Json(document).into_response())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::router::ROUTES;
+
+    #[test]
+    fn the_document_has_every_route_and_no_other() {
+        let document: Value = serde_json::from_str(DOCUMENT).unwrap();
+        let mut told = BTreeSet::new();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            told.extend(methods.as_object().unwrap().keys().map(|method| (method.as_str(), path.as_str())));
+        }
+        assert_eq!(told, ROUTES.iter().copied().collect());
+    }
+}

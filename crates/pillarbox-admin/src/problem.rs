@@ -18,8 +18,11 @@ use serde::Serialize;
 pub(crate) const PROBLEM: &str = "application/problem+json";
 
 /// What went wrong, and what to do about it.
+#[derive(Debug)]
+pub(crate) struct Problem(Box<Told>);
+
 #[derive(Debug, Serialize)]
-pub(crate) struct Problem {
+struct Told {
     /// Names the kind of problem, for programs.
     #[serde(rename = "type")]
     kind: Cow<'static, str>,
@@ -50,7 +53,7 @@ impl Problem {
         title: impl Into<Cow<'static, str>>,
         detail: impl Into<String>,
     ) -> Self {
-        Self {
+        Self(Box::new(Told {
             kind: format!("urn:pillarbox:problem:{kind}").into(),
             title: title.into(),
             status: status.as_u16(),
@@ -60,7 +63,7 @@ impl Problem {
             nearest: None,
             retry_after: None,
             challenge: false,
-        }
+        }))
     }
 
     /// Of a status alone, for answers that others have given.
@@ -80,7 +83,7 @@ impl Problem {
     pub(crate) fn unauthorized() -> Self {
         let detail = "a valid token is needed: Authorization: Bearer TOKEN";
         let mut problem = Self::new(StatusCode::UNAUTHORIZED, "unauthorized", "who are you?", detail);
-        problem.challenge = true;
+        problem.0.challenge = true;
         problem
     }
 
@@ -100,17 +103,17 @@ impl Problem {
     pub(crate) fn unknown_parameter(name: &str, allowed: &[&str]) -> Self {
         let detail = format!("there is no parameter {:?}", shortened(name));
         let mut problem = Self::new(StatusCode::BAD_REQUEST, "unknown-parameter", "an unknown parameter", detail);
-        problem.parameter = Some(shortened(name));
-        problem.nearest = nearest(name, allowed);
-        problem.allowed = allowed.iter().map(|&name| name.to_owned()).collect();
+        problem.0.parameter = Some(shortened(name));
+        problem.0.nearest = nearest(name, allowed);
+        problem.0.allowed = allowed.iter().map(|&name| name.to_owned()).collect();
         problem
     }
 
     pub(crate) fn bad_parameter(name: &str, detail: impl Into<String>, allowed: &str) -> Self {
         let detail = format!("{name}: {}", detail.into());
         let mut problem = Self::new(StatusCode::BAD_REQUEST, "bad-parameter", "a parameter is wrong", detail);
-        problem.parameter = Some(name.to_owned());
-        problem.allowed = vec![allowed.to_owned()];
+        problem.0.parameter = Some(name.to_owned());
+        problem.0.allowed = vec![allowed.to_owned()];
         problem
     }
 
@@ -131,14 +134,14 @@ impl Problem {
     pub(crate) fn too_fast(wait: Duration) -> Self {
         let detail = "too many requests of this caller: slow down";
         let mut problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "too-fast", "too many requests", detail);
-        problem.retry_after = Some(wait);
+        problem.0.retry_after = Some(wait);
         problem
     }
 
     pub(crate) fn busy() -> Self {
         let detail = "too many requests at once: try again soon";
         let mut problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "too many requests at once", detail);
-        problem.retry_after = Some(Duration::from_secs(1));
+        problem.0.retry_after = Some(Duration::from_secs(1));
         problem
     }
 
@@ -150,7 +153,7 @@ impl Problem {
 
     pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
         let mut problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "the database fails", detail);
-        problem.retry_after = Some(Duration::from_secs(1));
+        problem.0.retry_after = Some(Duration::from_secs(1));
         problem
     }
 
@@ -159,14 +162,14 @@ impl Problem {
     }
 
     pub(crate) fn status(&self) -> StatusCode {
-        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+        StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let (status, wait, challenge) = (self.status(), self.retry_after, self.challenge);
-        let mut response = (status, Json(self)).into_response();
+        let (status, wait, challenge) = (self.status(), self.0.retry_after, self.0.challenge);
+        let mut response = (status, Json(self.0)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM));
         if let Some(wait) = wait {
@@ -209,7 +212,9 @@ impl From<OutboxError> for Problem {
             OutboxError::Store(error) => error.into(),
             OutboxError::NotFound(id) => Self::not_found("event", &id),
             OutboxError::NotDead { .. } | OutboxError::HoldsNothing(_) => Self::conflict(error.to_string()),
-            OutboxError::Payload { why: EventError::TooLong { limit, .. }, .. } => Self::too_large(limit),
+            OutboxError::Payload { why: EventError::TooLong { field: "payload", limit, .. }, .. } => {
+                Self::too_large(limit)
+            }
             other => {
                 let title = "the event can't be changed so";
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unprocessable", title, other.to_string())

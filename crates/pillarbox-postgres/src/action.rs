@@ -9,7 +9,9 @@ use pillarbox_core::port::{
 use sqlx::{PgConnection, Row as _, postgres::PgRow};
 
 use crate::{
-    PostgresStore, error,
+    PostgresStore,
+    admin::BY_INDEX,
+    error,
     row::{self, Time},
     tables::statements,
     writer,
@@ -63,15 +65,18 @@ impl ActionStore for PostgresStore {
     ) -> BoxFuture<'a, Result<Actions, StoreError>> {
         Box::pin(async move {
             let ActionSql { actions, actions_of, .. } = &self.0.sql.action;
+            // In a transaction, or a pooler could give its two halves to two sessions.
+            let mut tx = self.0.pool.begin_with(BY_INDEX).await.map_err(error::of)?;
             let rows = self
                 .query(if query.event_id.is_some() { actions_of } else { actions })
                 .bind(from.unwrap_or(i64::MAX))
                 .bind(query.event_id.map(|id| id.to_string()))
                 .bind(query.who.as_deref())
                 .bind(i64::from(limit) + 1)
-                .fetch_all(&self.0.pool)
+                .fetch_all(&mut *tx)
                 .await
                 .map_err(error::of)?;
+            tx.commit().await.map_err(error::of)?;
             let mut actions = rows.iter().map(action).collect::<Result<Vec<_>, _>>().map_err(error::of)?;
             let next = (actions.len() > limit as usize).then(|| actions.pop()).flatten().map(|action| action.number);
             Ok(Actions { actions, next })

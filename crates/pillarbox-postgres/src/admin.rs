@@ -89,7 +89,7 @@ statements!(AdminSql {
 });
 
 /// What has its index takes it, whatever the statistics say.
-const BY_INDEX: &str = "begin isolation level read committed read only;
+pub(crate) const BY_INDEX: &str = "begin isolation level read committed read only;
     set local enable_seqscan = off; set local enable_bitmapscan = off";
 const WHOLE_TABLE: &str = "begin isolation level read committed read only";
 

@@ -123,7 +123,12 @@ impl<'a> Bulk<'a> {
             let seqs: Vec<Seq> = page.events.iter().map(|found| found.seq).collect();
             taken += seqs.len() as u64;
             if !seqs.is_empty() {
-                let changed = self.change(action, &seqs, actor, next_at).await?;
+                let changed = if self.dry_run {
+                    seqs.len() as u64
+                } else {
+                    sleep_until(next_at).await;
+                    change(self.dead, action, &seqs, actor).await?
+                };
                 done.changed += changed;
                 if let Some(rate) = self.per_second {
                     let count = u32::try_from(changed).unwrap_or(u32::MAX);
@@ -137,20 +142,15 @@ impl<'a> Bulk<'a> {
         }
         Ok(done)
     }
+}
 
-    async fn change(&self, action: Act, seqs: &[Seq], actor: &Actor, at: Instant) -> Result<u64, OutboxError> {
-        if self.dry_run {
-            return Ok(seqs.len() as u64);
-        }
-        sleep_until(at).await;
-        let store = self.dead.store;
-        let changed = match action {
-            Act::Replay => store.replay(seqs, actor).await?,
-            Act::Discard => store.discard(seqs, actor).await?,
-        };
-        self.dead.wake();
-        Ok(changed.len() as u64)
-    }
+async fn change(dead: Dead<'_>, action: Act, seqs: &[Seq], actor: &Actor) -> Result<u64, OutboxError> {
+    let changed = match action {
+        Act::Replay => dead.store.replay(seqs, actor).await?,
+        Act::Discard => dead.store.discard(seqs, actor).await?,
+    };
+    dead.wake();
+    Ok(changed.len() as u64)
 }
 
 impl fmt::Debug for Bulk<'_> {

@@ -273,7 +273,8 @@ mod body {
         match Body::deserialize(from)? {
             Body::Text(text) => Ok(text.into()),
             Body::Hex(hex) => {
-                let byte = |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok());
+                let byte =
+                    |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok());
                 let bytes: Option<Vec<u8>> = hex.as_bytes().chunks(2).map(byte).collect();
                 Ok(bytes.ok_or_else(|| D::Error::custom("the payload is not in hex"))?.into())
             }

@@ -45,9 +45,7 @@ pub use clock::{Clock, SystemClock};
 pub use error::{StoreError, StoreErrorKind};
 pub use guard::{GuardStore, NAME_LIMIT};
 pub use inbox::{InboxStore, InboxUpkeep};
-pub use letters::{
-    Claim, Letter, LetterAction, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore,
-};
+pub use letters::{Claim, Letter, LetterAction, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore};
 pub use own::{Joining, NodeView, OwnStore, Released, Renewal, Taken};
 pub use read::{
     Batch, Candidate, Change, Due, Hold, HoldChange, HoldKind, Page, Pick, Position, ReadStore, Recall, Row, Scan,
