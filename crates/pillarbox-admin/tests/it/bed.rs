@@ -186,6 +186,7 @@ pub(crate) async fn in_memory(limits: Limits) -> Router {
         seq: *seq,
         partition: Partition(0),
         epoch,
+        key: None,
         change: Change::Dead { attempts: 1, error: "boom".to_owned(), progress: None, hold: false },
     };
     let batch = Batch { outcomes: seqs.iter().map(died).collect(), ..Batch::default() };
