@@ -48,7 +48,8 @@ enum At {
     End,
 }
 
-const FILTERS: &[&str] = &["origin", "type", "from", "until", "text"];
+const FILTERS: &[&str] =
+    &["origin", "type", "aggregate_type", "aggregate_id", "tenant", "key", "from", "until", "text"];
 
 /// The newest first, as far as each side keeps that order: events by their number, letters by when they were given up.
 pub(crate) async fn list(call: Call) -> Result<axum::response::Response, Problem> {
@@ -113,11 +114,14 @@ fn queries(call: &Call) -> Result<(Option<Query>, Option<LetterQuery>), Problem>
         text: query.text.clone(),
         ..LetterQuery::default()
     };
+    // Letters don't know of these.
+    let of_events = [&query.aggregate_type, &query.aggregate_id, &query.tenant_id, &query.key];
+    let of_events = of_events.into_iter().any(Option::is_some);
     let events = Query { newest_first: true, ..events::only_dead(query) };
     Ok(match origin.as_deref() {
-        None => (Some(events), Some(letters)),
+        None => (Some(events), (!of_events).then_some(letters)),
         Some(OUTBOX) => (Some(events), None),
-        Some(_) => (None, Some(letters)),
+        Some(_) => (None, (!of_events).then_some(letters)),
     })
 }
 

@@ -201,10 +201,6 @@ fn new_payload(fields: &Fields<'_>, content_type: String) -> Result<Payload, Pro
             let json = Payload::bytes(content_type.as_str(), "").is_json();
             if json {
                 // As it was sent, to the byte.
-                if content_type == pillarbox_core::domain::JSON {
-                    let text = Payload::json_text(raw.get());
-                    return text.map_err(|error| Problem::bad_parameter("payload", error.to_string(), "JSON"));
-                }
                 raw.get().as_bytes().to_vec()
             } else {
                 let text = serde_json::from_str::<String>(raw.get());
@@ -213,7 +209,12 @@ fn new_payload(fields: &Fields<'_>, content_type: String) -> Result<Payload, Pro
             }
         }
     };
-    Ok(Payload::bytes(content_type, bytes))
+    // Text stays text in the table, for people to read; what is no JSON is told by the check of the event.
+    let text = String::from_utf8(bytes.clone()).ok().filter(|_| content_type == pillarbox_core::domain::JSON);
+    match text.and_then(|text| Payload::json_text(text).ok()) {
+        Some(payload) => Ok(payload),
+        None => Ok(Payload::bytes(content_type, bytes)),
+    }
 }
 
 const BULK: &[&str] = &["filter", "all", "rate", "limit", "cursor", "dry_run", "because"];

@@ -140,6 +140,10 @@ impl<'a> Bulk<'a> {
             }
             done.next = page.next;
         }
+        // Who goes on with another run keeps the rate.
+        if done.next.is_some() && !self.dry_run {
+            sleep_until(next_at).await;
+        }
         Ok(done)
     }
 }
