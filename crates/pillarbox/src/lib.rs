@@ -93,5 +93,6 @@ mod snippets {
         Handlers: "../../../docs/book/src/handlers.md",
         Testing: "../../../docs/book/src/testing.md",
         Operations: "../../../docs/book/src/operations.md",
+        OperatorsApi: "../../../docs/book/src/admin.md",
     }
 }
