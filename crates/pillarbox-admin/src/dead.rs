@@ -93,7 +93,7 @@ pub(crate) async fn count(call: Call) -> Result<axum::response::Response, Proble
         None => 0,
     };
     let consumers = match (&letters, &call.desk.letters) {
-        (Some(query), Some(queue)) => queue.store().count(query).await?,
+        (Some(query), Some(queue)) => queue.count(query).await?,
         _ => 0,
     };
     let count = outbox + consumers;

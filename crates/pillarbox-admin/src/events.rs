@@ -188,7 +188,7 @@ async fn content_type_of(call: &Call, id: EventId) -> Result<String, Problem> {
     Ok(record.event.payload().content_type().to_owned())
 }
 
-fn new_payload(fields: &Fields<'_>, content_type: String) -> Result<Payload, Problem> {
+pub(crate) fn new_payload(fields: &Fields<'_>, content_type: String) -> Result<Payload, Problem> {
     let encoded = fields.parsed::<String>("payload_base64", "bytes in base64")?;
     let bytes = match (fields.given("payload"), encoded) {
         (Some(_), Some(_)) | (None, None) => {

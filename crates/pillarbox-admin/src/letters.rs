@@ -1,26 +1,38 @@
 //! Consumers' dead letters.
 
-use axum::{Json, http::StatusCode, response::IntoResponse};
+use axum::{Json, body::Bytes, http::StatusCode, response::IntoResponse};
 use pillarbox_core::{
     domain::{Payload, Timestamp},
-    port::{Actor, BoxFuture, Letter, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore, StoreError},
+    port::{Actor, BoxFuture, Letter, LetterId, LetterPlace, LetterQuery, LetterStatus, StoreError},
 };
 use serde::Serialize;
 
-use crate::{call::Call, filter, problem::Problem, redact::Eyes, view::Body};
+use crate::{call::Call, events::new_payload, filter, problem::Problem, redact::Eyes, view::Body};
 
 type Answer = Result<axum::response::Response, Problem>;
 
-/// Where dead letters lie, and what is done to them.
+type Asked<'a, T> = BoxFuture<'a, Result<T, LetterError>>;
+
+/// A queue of dead letters, and what is done to them. Every action is recorded in the letter's history.
 pub trait Letters: Send + Sync + 'static {
-    /// Where they lie.
-    fn store(&self) -> &dyn LetterStore;
+    /// Letters that match, the newest first, after a place in that order.
+    fn list<'a>(&'a self, query: &'a LetterQuery, after: Option<&'a LetterPlace>, limit: u32)
+    -> Asked<'a, Vec<Letter>>;
 
-    /// Sends a pending letter again, and records who did it.
-    fn replay<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> BoxFuture<'a, Result<(), LetterError>>;
+    /// How many letters match.
+    fn count<'a>(&'a self, query: &'a LetterQuery) -> Asked<'a, u64>;
 
-    /// Puts a pending letter aside for good, and records who did it.
-    fn discard<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> BoxFuture<'a, Result<(), LetterError>>;
+    /// The letter of an id.
+    fn find<'a>(&'a self, id: &'a LetterId) -> Asked<'a, Option<Letter>>;
+
+    /// Sends a pending letter again.
+    fn replay<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()>;
+
+    /// Puts a pending letter aside for good.
+    fn discard<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()>;
+
+    /// Gives a pending letter another payload, of the same content type.
+    fn edit<'a>(&'a self, id: &'a LetterId, payload: Bytes, actor: &'a Actor) -> Asked<'a, ()>;
 }
 
 /// Why nothing was done to a letter.
@@ -36,6 +48,14 @@ pub enum LetterError {
         /// Which.
         id: LetterId,
         /// Where it stands, as in `is REPLAYED`.
+        why: String,
+    },
+    /// The payload is none that it may have.
+    #[error("dead letter {id} can't be given this payload: {why}")]
+    Payload {
+        /// Which.
+        id: LetterId,
+        /// What is wrong with it.
         why: String,
     },
     /// It could not be sent; it stays pending.
@@ -60,6 +80,7 @@ impl From<LetterError> for Problem {
                 tracing::warn!(error = &error as &dyn std::error::Error, "a dead letter could not be sent again");
                 Self::unavailable(format!("dead letter {id} could not be sent, and stays pending; the log says why"))
             }
+            LetterError::Payload { .. } => Self::unprocessable(error.to_string()),
             LetterError::Store(error) => error.into(),
         }
     }
@@ -200,7 +221,7 @@ pub(crate) async fn page(
         let left = limit - u32::try_from(found.len()).unwrap_or(limit);
         // One more than asked for tells whether there is a next page.
         let read = left.min(READ);
-        let mut some = letters.store().list(query, after.as_ref(), read + 1).await?;
+        let mut some = letters.list(query, after.as_ref(), read + 1).await?;
         let more = some.len() > read as usize;
         some.truncate(read as usize);
         bytes += some.iter().map(|letter| letter.payload.len()).sum::<usize>();
@@ -217,14 +238,14 @@ pub(crate) async fn page(
 
 pub(crate) async fn count(call: Call) -> Answer {
     call.params.only(FILTERS)?;
-    let count = letters(&call)?.store().count(&query(&call)?).await?;
+    let count = letters(&call)?.count(&query(&call)?).await?;
     Ok(Json(serde_json::json!({ "count": count })).into_response())
 }
 
 pub(crate) async fn show(call: Call) -> Answer {
     call.params.only(&[])?;
     let id = id(&call)?;
-    let letter = letters(&call)?.store().find(&id).await?;
+    let letter = letters(&call)?.find(&id).await?;
     let letter = letter.ok_or_else(|| Problem::not_found("dead letter", call.id()))?;
     Ok(Json(LetterView::of(&letter, call.eyes(), true)).into_response())
 }
@@ -241,6 +262,19 @@ pub(crate) async fn discard(call: Call) -> Answer {
     letters(&call)?.discard(&id(&call)?, &actor).await?;
     tracing::info!(who = call.identity.name, action = "discard", letter = call.id(), "an operator acted");
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+pub(crate) async fn edit(call: Call) -> Answer {
+    call.actor(None)?;
+    call.params.only(&[])?;
+    let fields = call.fields(&["payload", "payload_base64", "because"])?;
+    let actor = call.actor(fields.because()?)?;
+    let (id, queue) = (id(&call)?, letters(&call)?);
+    let letter = queue.find(&id).await?.ok_or_else(|| Problem::not_found("dead letter", call.id()))?;
+    let payload = new_payload(&fields, letter.content_type)?;
+    queue.edit(&id, payload.as_bytes().clone(), &actor).await?;
+    tracing::info!(who = call.identity.name, action = "edit", letter = call.id(), "an operator acted");
+    Ok(Json(serde_json::json!({ "id": call.id(), "action": "edit" })).into_response())
 }
 
 fn letters(call: &Call) -> Result<&dyn Letters, Problem> {

@@ -6,7 +6,7 @@
 //! | `/events`, `/events/count`, `/events/{id}` | the outbox's events: list with filters and pages, count, show |
 //! | `/events/{id}/replay`, `/skip`, `/payload`, `DELETE /events/{id}` | act on a dead one: replay, let its key go on, edit, discard |
 //! | `/events/replay`, `/events/discard` | act on many, with a rate and a dry run |
-//! | `/dlq`, `/dlq/count`, `/dlq/{id}`, `/dlq/{id}/replay` | consumers' dead letters |
+//! | `/dlq`, `/dlq/count`, `/dlq/{id}`, `/dlq/{id}/replay`, `/payload` | consumers' dead letters |
 //! | `/dead`, `/dead/count` | both in one list, with their origin |
 //! | `/actions` | what was done, by whom, when and why |
 //! | `/stats`, `/fleet` | how the outbox stands, and who delivers |

@@ -121,6 +121,11 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, "bad-body", "the body can't be read", detail)
     }
 
+    pub(crate) fn unprocessable(detail: impl Into<String>) -> Self {
+        let title = "it can't be changed so";
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unprocessable", title, detail)
+    }
+
     pub(crate) fn too_large(limit: usize) -> Self {
         let detail = format!("the body may have at most {limit} bytes");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "the request is too large", detail)
@@ -215,10 +220,7 @@ impl From<OutboxError> for Problem {
             OutboxError::Payload { why: EventError::TooLong { field: "payload", limit, .. }, .. } => {
                 Self::too_large(limit)
             }
-            other => {
-                let title = "the event can't be changed so";
-                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unprocessable", title, other.to_string())
-            }
+            other => Self::unprocessable(other.to_string()),
         }
     }
 }

@@ -50,6 +50,7 @@ routes! {
     get "/dlq/{id}" => letters::show,
     delete "/dlq/{id}" => letters::discard,
     post "/dlq/{id}/replay" => letters::replay,
+    put "/dlq/{id}/payload" => letters::edit,
     get "/actions" => actions::list,
     get "/stats" => events::stats,
     get "/fleet" => events::fleet,

@@ -19,6 +19,7 @@ fn acting() -> Vec<(&'static str, String)> {
         ("PUT", format!("/events/{}/payload", id(1))),
         ("DELETE", format!("/dlq/{:032x}", 1)),
         ("POST", format!("/dlq/{:032x}/replay", 1)),
+        ("PUT", format!("/dlq/{:032x}/payload", 1)),
     ]
 }
 

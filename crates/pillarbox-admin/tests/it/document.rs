@@ -117,6 +117,7 @@ async fn every_answer_is_as_the_document_says() {
         ("get", "/dlq/{id}", "/dlq/x".to_owned(), None),
         ("delete", "/dlq/{id}", "/dlq/x".to_owned(), None),
         ("post", "/dlq/{id}/replay", "/dlq/x/replay".to_owned(), None),
+        ("put", "/dlq/{id}/payload", "/dlq/x/payload".to_owned(), None),
         ("get", "/actions", "/actions".to_owned(), None),
         ("get", "/stats", "/stats".to_owned(), None),
         ("get", "/fleet", "/fleet".to_owned(), None),

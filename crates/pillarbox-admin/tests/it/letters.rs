@@ -1,8 +1,10 @@
 //! Consumers' dead letters, alone and beside the outbox's dead events.
 
+use axum::body::Bytes;
 use pillarbox_admin::{LetterError, Letters};
 use pillarbox_core::port::{
-    Actor, BoxFuture, InboxUpkeep as _, Letter, LetterAction, LetterId, LetterStatus, LetterStore,
+    Actor, BoxFuture, InboxUpkeep as _, Letter, LetterAction, LetterId, LetterPlace, LetterQuery, LetterStatus,
+    LetterStore as _,
 };
 use pillarbox_sqlite::{SqliteInbox, SqliteStore};
 use pillarbox_testkit::letters::letter;
@@ -34,8 +36,41 @@ impl Queue {
 }
 
 impl Letters for Queue {
-    fn store(&self) -> &dyn LetterStore {
-        &self.0
+    fn list<'a>(
+        &'a self,
+        query: &'a LetterQuery,
+        after: Option<&'a LetterPlace>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<Letter>, LetterError>> {
+        Box::pin(async move { Ok(self.0.list(query, after, limit).await?) })
+    }
+
+    fn count<'a>(&'a self, query: &'a LetterQuery) -> BoxFuture<'a, Result<u64, LetterError>> {
+        Box::pin(async move { Ok(self.0.count(query).await?) })
+    }
+
+    fn find<'a>(&'a self, id: &'a LetterId) -> BoxFuture<'a, Result<Option<Letter>, LetterError>> {
+        Box::pin(async move { Ok(self.0.find(id).await?) })
+    }
+
+    fn edit<'a>(
+        &'a self,
+        id: &'a LetterId,
+        payload: Bytes,
+        actor: &'a Actor,
+    ) -> BoxFuture<'a, Result<(), LetterError>> {
+        Box::pin(async move {
+            let mut letter = self.0.find(id).await?.ok_or_else(|| LetterError::Unknown(id.clone()))?;
+            if serde_json::from_slice::<Value>(&payload).is_err() {
+                return Err(LetterError::Payload { id: id.clone(), why: "it is no JSON".into() });
+            }
+            letter.version += 1;
+            letter.payload = payload;
+            let (who, why) = (actor.who.clone(), actor.why.clone());
+            letter.history.push(LetterAction { at: self.0.now().await?, what: "edit".into(), who, why });
+            assert!(self.0.replace(&letter).await?);
+            Ok(())
+        })
     }
 
     fn replay<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> BoxFuture<'a, Result<(), LetterError>> {
@@ -84,6 +119,14 @@ async fn dead_letters_are_listed_counted_shown_replayed_and_discarded() {
         (&json!("billing"), &json!(4200), &json!(10))
     );
 
+    let put =
+        async |number, body| bed.send("PUT", &format!("/dlq/{}/payload", id(number)), Some(ADA), Some(body)).await;
+    put(2, json!({ "payload": { "total": 1 }, "because": "mended" })).await.ok();
+    let edited = bed.get(&format!("/dlq/{}", id(2))).await.ok();
+    assert_eq!((&edited["payload"], &edited["history"][0]["action"]), (&json!({ "total": 1 }), &json!("edit")));
+    put(2, json!({ "payload_base64": "AA==" })).await.problem(422);
+    put(2, json!({})).await.problem(400);
+    put(99, json!({ "payload": 1 })).await.problem(404);
     bed.post(&format!("/dlq/{}/replay", id(3)), json!({ "because": "fixed" })).await.ok();
     bed.post(&format!("/dlq/{}/replay", id(3)), json!({})).await.problem(409);
     bed.send("DELETE", &format!("/dlq/{}", id(3)), Some(ADA), None).await.problem(409);

@@ -75,9 +75,9 @@ pub(super) struct Skip {
     json: bool,
 }
 
-/// Give a dead event another payload; it stays dead until it is replayed
+/// Give a dead event or letter another payload; it stays dead until it is replayed
 ///
-/// The payload that was there is kept in the record: see history --json.
+/// The payload that an event had is kept in the record: see history --json.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Edit {
     /// Its id.
@@ -129,7 +129,8 @@ pub(super) async fn edit(args: Edit) -> Result<ExitCode, Error> {
     body.insert("payload_base64".into(), BASE64_STANDARD.encode(bytes).into());
     body.extend(args.content_type.map(|kind| ("content_type".to_owned(), Value::from(kind))));
     body.extend(args.because.map(|why| ("because".to_owned(), Value::from(why))));
-    let path = format!("/events/{}/payload", segment(&args.id));
+    let place = if is_letter(&args.id) { "dlq" } else { "events" };
+    let path = format!("/{place}/{}/payload", segment(&args.id));
     api.send(Method::PUT, &path, Some(body.into())).await?.done()?;
     tell(&args.id, "edit", "edited: it stays dead until it is replayed", args.json)?;
     Ok(ExitCode::SUCCESS)
