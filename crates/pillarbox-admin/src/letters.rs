@@ -11,7 +11,8 @@ use crate::{call::Call, events::new_payload, filter, problem::Problem, redact::E
 
 type Answer = Result<axum::response::Response, Problem>;
 
-type Asked<'a, T> = BoxFuture<'a, Result<T, LetterError>>;
+/// What a queue answers.
+pub type Asked<'a, T> = BoxFuture<'a, Result<T, LetterError>>;
 
 /// A queue of dead letters, and what is done to them. Every action is recorded in the letter's history.
 pub trait Letters: Send + Sync + 'static {
@@ -42,14 +43,9 @@ pub enum LetterError {
     /// There is none of this id.
     #[error("there is no dead letter {0}")]
     Unknown(LetterId),
-    /// It is not pending, or somebody is at it.
-    #[error("dead letter {id} {why}")]
-    WrongState {
-        /// Which.
-        id: LetterId,
-        /// Where it stands, as in `is REPLAYED`.
-        why: String,
-    },
+    /// It is not pending, or somebody is at it; the words say which.
+    #[error("{0}")]
+    Refused(String),
     /// The payload is none that it may have.
     #[error("dead letter {id} can't be given this payload: {why}")]
     Payload {
@@ -75,7 +71,7 @@ impl From<LetterError> for Problem {
     fn from(error: LetterError) -> Self {
         match error {
             LetterError::Unknown(id) => Self::not_found("dead letter", &id.0),
-            LetterError::WrongState { .. } => Self::conflict(error.to_string()),
+            LetterError::Refused(why) => Self::conflict(why),
             LetterError::NotSent { ref id, .. } => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "a dead letter could not be sent again");
                 Self::unavailable(format!("dead letter {id} could not be sent, and stays pending; the log says why"))

@@ -28,13 +28,15 @@ mod openapi;
 mod page;
 mod path;
 mod problem;
+#[cfg(feature = "inbox")]
+mod queue;
 mod redact;
 mod router;
 mod view;
 
 pub use access::{Access, Identity, Role, TokenError, Tokens};
 pub use admin::Admin;
-pub use letters::{LetterError, Letters};
+pub use letters::{Asked, LetterError, Letters};
 pub use limits::Limits;
 pub use path::{JsonPath, PathError};
 pub use redact::{REDACTED, Redaction};

@@ -124,7 +124,7 @@ fn headers(message: &Message) -> Result<HeaderMap, SinkError> {
     headers.insert("idempotency-key", text("idempotency-key", message.id.to_string())?);
     let is_binary = !message.attributes.is_empty();
     let key = message.key.as_ref().filter(|_| is_binary).map(|key| ("partitionkey", key.as_str()));
-    for (name, value) in key.into_iter().chain(message.attributes.iter().map(|(name, value)| (*name, &**value))) {
+    for (name, value) in key.into_iter().chain(message.attributes.iter().map(|(name, value)| (&**name, &**value))) {
         // The binding's place for it is content-type.
         if name != "datacontenttype" {
             let full = format!("ce-{name}");
@@ -192,7 +192,10 @@ mod tests {
             key: Some(Key::from("order 7")),
             id: Event::builder("OrderPlaced").json(&()).build().expect("an event").id(),
             content_type: "application/json".into(),
-            attributes: vec![("specversion", "1.0".into()), ("datacontenttype", "application/json".into())],
+            attributes: vec![
+                ("specversion".into(), "1.0".into()),
+                ("datacontenttype".into(), "application/json".into()),
+            ],
             headers: Vec::new(),
             payload: Bytes::from_static(b"{}"),
         }
@@ -233,7 +236,7 @@ mod tests {
     #[test]
     fn attributes_are_encoded_as_the_binding_says() {
         let mut message = message();
-        message.attributes.push(("subject", "Euro € 😀 \"100 %\"\n".into()));
+        message.attributes.push(("subject".into(), "Euro € 😀 \"100 %\"\n".into()));
         let headers = headers(&message).expect("headers");
         let expected = "Euro%20%E2%82%AC%20%F0%9F%98%80%20%22100%20%25%22%0A";
         assert_eq!(headers["ce-subject"], expected);

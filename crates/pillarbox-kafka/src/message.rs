@@ -60,7 +60,10 @@ mod tests {
             key: None,
             id: Event::builder("OrderPlaced").json(&()).build().expect("an event").id(),
             content_type: "application/json".into(),
-            attributes: vec![("specversion", "1.0".into()), ("datacontenttype", "application/json".into())],
+            attributes: vec![
+                ("specversion".into(), "1.0".into()),
+                ("datacontenttype".into(), "application/json".into()),
+            ],
             headers: vec![("x-note".into(), "grün & 100 %\n\0".into()), ("x-empty".into(), String::new())],
             payload: Bytes::from_static(b"{}"),
         }

@@ -30,7 +30,7 @@ pub(crate) fn publish(message: &Message, retain: bool, largest: Option<usize>) -
     }
     check("the content type", &message.content_type)?;
     let mut user_properties: Vec<_> =
-        message.attributes.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        message.attributes.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
     if let Some(key) = message.key.as_ref().filter(|_| message.attributes.iter().all(|(name, _)| *name != KEY)) {
         user_properties.push((KEY.to_owned(), key.to_string()));
     }
@@ -95,7 +95,7 @@ mod tests {
             key: Some(Key::from("order-7")),
             id,
             content_type: "application/json".into(),
-            attributes: vec![("id", "7".into()), ("type", "OrderPlaced".into())],
+            attributes: vec![("id".into(), "7".into()), ("type".into(), "OrderPlaced".into())],
             headers: vec![("x-note".into(), "grün & 100 %".into()), ("type".into(), "mine".into())],
             payload: Bytes::from_static(b"{}"),
         }

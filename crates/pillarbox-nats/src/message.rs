@@ -130,7 +130,7 @@ mod tests {
             key: Some(Key::from("order 7")),
             id: Event::builder("OrderPlaced").json(&()).build().expect("an event").id(),
             content_type: "application/json; charset=utf-8".into(),
-            attributes: vec![("source", "/grüße 100%".into())],
+            attributes: vec![("source".into(), "/grüße 100%".into())],
             headers: vec![("x-note".into(), " a \"b\"\r\nNats-Rollup: all ".into())],
             payload: vec![0, 255].into(),
         }
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn a_key_that_is_an_attribute_already_is_not_doubled() {
         let mut message = message();
-        message.attributes.push((KEY, "its own".into()));
+        message.attributes.push((KEY.into(), "its own".into()));
         assert!(all(&message).contains(&("ce-partitionkey".into(), "its%20own".into())));
     }
 

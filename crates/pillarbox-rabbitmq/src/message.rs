@@ -141,9 +141,9 @@ mod tests {
             id,
             content_type: "application/json".into(),
             attributes: vec![
-                ("id", id.to_string()),
-                ("type", "OrderPlaced".into()),
-                ("time", "1970-01-02T00:00:01Z".into()),
+                ("id".into(), id.to_string()),
+                ("type".into(), "OrderPlaced".into()),
+                ("time".into(), "1970-01-02T00:00:01Z".into()),
             ],
             headers: vec![("x-note".into(), "grün".into()), ("cloudEvents:id".into(), "forged".into())],
             payload: Bytes::from_static(b"{}"),
@@ -191,7 +191,7 @@ mod tests {
         }
         // The header `cloudEvents:type` has it whole.
         let mut message = message();
-        message.attributes = vec![("type", long)];
+        message.attributes = vec![("type".into(), long)];
         assert_eq!(*Letter::new(&message, Routing::Topic, 10).expect("a letter").properties.kind(), None);
     }
 

@@ -47,7 +47,7 @@ mod tests {
             key: Some(Key::from("order-7")),
             id: Event::builder("OrderPlaced").json(&()).build().expect("an event").id(),
             content_type: "application/json".into(),
-            attributes: vec![("source", "/orders".into())],
+            attributes: vec![("source".into(), "/orders".into())],
             // The name of a field of ours: it can't take its place.
             headers: vec![("payload".into(), "grün\r\n%".into())],
             payload: vec![0, 255].into(),

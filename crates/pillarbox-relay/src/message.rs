@@ -1,8 +1,14 @@
 //! From an event to a message: CloudEvents 1.0.
 
+use std::borrow::Cow;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use pillarbox_core::{Event, domain::Key, port::Message};
+use pillarbox_core::{
+    Event,
+    domain::{Headers, Key},
+    port::Message,
+};
 use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::rules::Target;
@@ -23,6 +29,11 @@ const STRUCTURED: &str = "application/cloudevents+json";
 
 /// Makes the message of an event. `source` says who sends it, as CloudEvents want it: a URI reference.
 pub fn message(event: &Event, target: Target, mode: Mode, source: &str) -> Message {
+    traced(event, None, target, mode, source)
+}
+
+/// The same, and the message continues this trace, unless the rule says otherwise.
+pub(crate) fn traced(event: &Event, trace: Option<&Headers>, target: Target, mode: Mode, source: &str) -> Message {
     let key = match target.key {
         Some(key) => key.map(Key::from),
         None => event.key().cloned(),
@@ -30,7 +41,8 @@ pub fn message(event: &Event, target: Target, mode: Mode, source: &str) -> Messa
     let payload = event.payload();
     let mut headers: Vec<(String, String)> =
         event.headers().iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    for (name, value) in target.headers {
+    let of_trace = trace.into_iter().flat_map(Headers::iter).map(|(name, value)| (name.to_owned(), value.to_owned()));
+    for (name, value) in of_trace.chain(target.headers) {
         headers.retain(|(other, _)| *other != name);
         headers.push((name, value));
     }
@@ -43,7 +55,7 @@ pub fn message(event: &Event, target: Target, mode: Mode, source: &str) -> Messa
 }
 
 /// The attributes, in the order of the specification; then those of the partitioning extension, and Pillarbox's own.
-fn attributes(event: &Event, key: Option<&Key>, source: &str) -> Vec<(&'static str, String)> {
+fn attributes(event: &Event, key: Option<&Key>, source: &str) -> Vec<(Cow<'static, str>, String)> {
     let mut attributes = vec![
         ("specversion", "1.0".to_owned()),
         ("id", event.id().to_string()),
@@ -58,10 +70,10 @@ fn attributes(event: &Event, key: Option<&Key>, source: &str) -> Vec<(&'static s
         ("tenantid", event.tenant_id().map(str::to_owned)),
     ];
     attributes.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
-    attributes
+    attributes.into_iter().map(|(name, value)| (name.into(), value)).collect()
 }
 
-fn structured(event: &Event, attributes: Vec<(&'static str, String)>) -> Bytes {
+fn structured(event: &Event, attributes: Vec<(Cow<'static, str>, String)>) -> Bytes {
     #[derive(serde::Serialize)]
     struct Document<'a> {
         #[serde(flatten)]
@@ -77,7 +89,7 @@ fn structured(event: &Event, attributes: Vec<(&'static str, String)>) -> Bytes {
     let is_json = kind == "application/json" || kind.ends_with("+json");
     let data = is_json.then(|| serde_json::from_slice::<&RawValue>(payload.as_bytes()).ok()).flatten();
     let document = Document {
-        attributes: attributes.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect(),
+        attributes: attributes.into_iter().map(|(name, value)| (name.into_owned(), json!(value))).collect(),
         datacontenttype: payload.content_type(),
         data,
         data_base64: data.is_none().then(|| STANDARD.encode(payload.as_bytes())),
@@ -140,6 +152,18 @@ mod tests {
         let document: Value = serde_json::from_slice(&message.payload).unwrap();
         assert_eq!(document["data_base64"], "AP9hYg==");
         assert!(document.get("data").is_none());
+    }
+
+    #[test]
+    fn a_message_continues_the_trace_of_its_delivery() {
+        let trace = Headers::from_iter([("traceparent", "00-1-3-01"), ("tracestate", "a=1")]);
+        let of = |target| traced(&placed(), Some(&trace), target, Mode::Binary, "/").headers;
+        let headers = of(target());
+        assert_eq!(headers.iter().filter(|(name, _)| name == "traceparent").count(), 1);
+        assert!(headers.contains(&("traceparent".into(), "00-1-3-01".into())), "{headers:?}");
+        assert!(headers.contains(&("tracestate".into(), "a=1".into())), "{headers:?}");
+        let headers = of(Target { headers: vec![("traceparent".into(), "the rule's".into())], ..target() });
+        assert!(headers.contains(&("traceparent".into(), "the rule's".into())), "{headers:?}");
     }
 
     #[test]

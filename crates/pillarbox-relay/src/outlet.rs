@@ -24,7 +24,7 @@ use pillarbox_core::{
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    message::{Mode, message},
+    message::{Mode, traced},
     rules::Rules,
 };
 
@@ -125,7 +125,7 @@ impl Outlet {
             .rules
             .target(event)
             .map_err(|unfit| HandlerError::msg(format!("{}: {unfit}", self.name)).permanent())?;
-        let message = message(event, target, self.mode, &self.source);
+        let message = traced(event, delivery.trace(), target, self.mode, &self.source);
         if let Some(largest) = self.sink.abilities().largest
             && message.payload.len() > largest
         {
@@ -172,6 +172,10 @@ impl Handler for Outlet {
 
     fn id(&self) -> Option<&str> {
         Some(&self.id)
+    }
+
+    fn passes_on(&self) -> bool {
+        true
     }
 
     fn destination(&self) -> Option<&str> {

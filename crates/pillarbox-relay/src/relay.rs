@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use pillarbox_core::{
     Outbox,
     engine::OutboxError,
-    port::{Sent, Sink, SinkError, Store},
+    port::{Sent, Sink, SinkError, Store, Tracer},
 };
 
 use crate::{
@@ -29,7 +29,16 @@ pub struct Relay<S> {
 impl<S: Store> Relay<S> {
     /// Joins the relays of this outbox, and begins to send. A sink that is down is no error: its events wait.
     pub async fn start(config: &Config, store: S) -> Result<Self, OutboxError> {
+        Self::start_with(config, store, None).await
+    }
+
+    /// The same, and messages continue the traces of their events: the span of each is a child of the write's, and
+    /// the message's headers lead to it.
+    pub async fn start_with(config: &Config, store: S, tracer: Option<Arc<dyn Tracer>>) -> Result<Self, OutboxError> {
         let mut builder = config.outbox.apply(Outbox::multi_node(store)).group(GROUP);
+        if let Some(tracer) = tracer {
+            builder = builder.tracer(tracer);
+        }
         for (name, sink) in &config.sinks {
             let outlet = Outlet::new(name, sink.sink(), config.rules.clone())
                 .source(config.messages.source.as_str())

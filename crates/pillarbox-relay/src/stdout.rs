@@ -72,7 +72,7 @@ fn line(message: &Message) -> Value {
         "key": message.key.as_ref().map(ToString::to_string),
         "id": message.id.to_string(),
         "content_type": &*message.content_type,
-        "attributes": text(&mut message.attributes.iter().map(|(name, value)| ((*name).to_owned(), value.clone()))),
+        "attributes": text(&mut message.attributes.iter().map(|(name, value)| (name.to_string(), value.clone()))),
         "headers": text(&mut message.headers.iter().cloned()),
     });
     let json = serde_json::from_slice::<Value>(&message.payload).ok().filter(|_| message.content_type.contains("json"));

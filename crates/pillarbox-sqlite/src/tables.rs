@@ -56,8 +56,25 @@ impl Prefix {
 }
 
 const TABLES: [&str; 19] = [
-    "event", "hold", "instance", "partition", "dedup", "action", "schema", "guard", "seen_0", "seen_1", "seen_2", "seen_3",
-    "seen_4", "seen_5", "seen_6", "seen_7", "window", "bucket", "letter",
+    "event",
+    "hold",
+    "instance",
+    "partition",
+    "dedup",
+    "action",
+    "schema",
+    "guard",
+    "seen_0",
+    "seen_1",
+    "seen_2",
+    "seen_3",
+    "seen_4",
+    "seen_5",
+    "seen_6",
+    "seen_7",
+    "window",
+    "bucket",
+    "letter",
 ];
 
 /// SQLite's clock in microseconds; it counts in milliseconds, and one statement sees one time.

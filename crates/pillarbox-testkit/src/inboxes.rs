@@ -199,9 +199,10 @@ pub async fn a_message_at_the_turn_of_two_buckets_is_entered_once<P: Place>() {
         let number = buckets.number(now());
         Timestamp::from_micros((number + 1) * buckets.micros()).since(now())
     };
+    let early = Duration::from_millis(150);
     let wait = to_the_turn();
-    sleep(if wait > Duration::from_millis(300) { wait - Duration::from_millis(150) } else { wait + length - Duration::from_millis(150) })
-        .await;
+    let wait = if wait > early * 2 { wait } else { wait + length };
+    sleep(wait.saturating_sub(early)).await;
     let mut first = begin(&*place).await;
     assert!(enter(&*place, &mut first, "m-1").await.expect("an answer"));
     sleep(to_the_turn() + Duration::from_millis(50)).await;

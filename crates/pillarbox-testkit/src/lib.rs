@@ -3,6 +3,7 @@
 //!
 //! - [`testing`] is for users' tests of their handlers: `pillarbox::testing`.
 //! - [`MemoryStore`] implements all ports without a database, with real transactions and a clock of choice.
+//! - [`MemoryBroker`] is a broker in memory: a sink, sources for groups of consumers, and faults.
 //! - [`ManualClock`] moves only when it is told to.
 //! - [`Faulty`] wraps any store and lets a test script what goes wrong, call by call.
 //! - [`Probe`] records deliveries, waits for them, and plays handlers that fail, panic or hang.
@@ -16,6 +17,7 @@
 //! - [`guards`](mod@guards), [`inboxes`](mod@inboxes) and [`letters`](mod@letters) are the exams of the consumer's half.
 //! - [`driver`](mod@driver) is the exam of a driver, whose transactions events are written in.
 
+mod broker;
 mod clock;
 pub mod conformance;
 pub mod driver;
@@ -38,6 +40,7 @@ pub mod testing;
 #[cfg(feature = "processes")]
 pub mod told;
 
+pub use broker::{MemoryBroker, MemorySource};
 pub use clock::ManualClock;
 pub use faulty::{Call, Faults, Faulty};
 pub use gate::Gate;

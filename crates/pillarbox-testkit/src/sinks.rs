@@ -111,7 +111,7 @@ pub async fn what_is_confirmed_has_arrived_whole<P: Place>() {
         assert_eq!(received.payload, sent.payload);
         assert_eq!(received.content_type.as_deref(), Some(&*sent.content_type));
         for (name, value) in &sent.attributes {
-            assert_eq!(received.attributes.get(*name), Some(value), "{received:?}");
+            assert_eq!(received.attributes.get(&**name), Some(value), "{received:?}");
         }
         for (name, value) in &sent.headers {
             assert_eq!(received.headers.get(name), Some(value), "{received:?}");
@@ -288,11 +288,11 @@ pub fn message<P: Place>(place: &P, key: Option<&str>, payload: &[u8]) -> Messag
         id,
         content_type: "application/json".into(),
         attributes: vec![
-            ("specversion", "1.0".into()),
-            ("id", id.to_string()),
-            ("source", "/orders".into()),
-            ("type", "OrderPlaced".into()),
-            ("time", "2026-01-02T03:04:05Z".into()),
+            ("specversion".into(), "1.0".into()),
+            ("id".into(), id.to_string()),
+            ("source".into(), "/orders".into()),
+            ("type".into(), "OrderPlaced".into()),
+            ("time".into(), "2026-01-02T03:04:05Z".into()),
         ],
         headers: vec![("x-trace-note".into(), "grün & 100 %".into())],
         payload: Bytes::copy_from_slice(payload),

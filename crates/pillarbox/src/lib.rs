@@ -13,6 +13,7 @@
 //! | `macros` | `derive(OutboxEvent)` and `#[handlers]` | yes |
 //! | `messagepack` | payloads in MessagePack | no |
 //! | `protobuf` | payloads in Protobuf, for types that `prost` knows | no |
+//! | `opentelemetry` | one trace from the request to the consumer, and metrics, by OpenTelemetry | no |
 //! | `testing` | an outbox for tests of handlers, and assertions about what was written | no |
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
@@ -50,6 +51,8 @@ pub use pillarbox_core::{
 pub use pillarbox_macros::{OutboxEvent, handlers};
 #[cfg(feature = "mysql")]
 pub use pillarbox_mysql::{MySqlStore, Options as MySqlOptions};
+#[cfg(feature = "opentelemetry")]
+pub use pillarbox_opentelemetry as opentelemetry;
 #[cfg(feature = "postgres")]
 pub use pillarbox_postgres::{Options as PostgresOptions, PostgresStore, PostgresTransaction};
 #[cfg(feature = "sqlite")]
@@ -94,5 +97,6 @@ mod snippets {
         Testing: "../../../docs/book/src/testing.md",
         Operations: "../../../docs/book/src/operations.md",
         OperatorsApi: "../../../docs/book/src/admin.md",
+        Traces: "../../../docs/book/src/traces.md",
     }
 }

@@ -19,7 +19,7 @@ impl Queue {
     async fn finish(&self, id: &LetterId, actor: &Actor, what: &str, to: LetterStatus) -> Result<(), LetterError> {
         let mut letter = self.0.find(id).await?.ok_or_else(|| LetterError::Unknown(id.clone()))?;
         if letter.status != LetterStatus::Pending {
-            return Err(LetterError::WrongState { id: id.clone(), why: format!("is {}", letter.status) });
+            return Err(LetterError::Refused(format!("dead letter {id} is {}", letter.status)));
         }
         if letter.topic == "down" {
             return Err(LetterError::NotSent { id: id.clone(), why: "connection refused by password=hunter2".into() });

@@ -9,4 +9,6 @@ mod fuzz;
 mod letters;
 mod limits;
 mod logs;
+#[cfg(feature = "inbox")]
+mod queue;
 mod redaction;

@@ -1,17 +1,21 @@
 //! `pillarbox relay`: sends the events of an outbox to brokers, until it is told to stop.
 
+mod logs;
 mod serve;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::Args as ClapArgs;
-use pillarbox::{AnyOptions, AnyStore, Kind, port::UpkeepStore as _};
+use pillarbox::{
+    AnyOptions, AnyStore, Kind,
+    opentelemetry::{OpenTelemetry, Telemetry},
+    port::{Tracer, UpkeepStore as _},
+};
 use pillarbox_relay::{
     Relay, check_sinks,
-    config::{Config, LogFormat, OutboxConfig, Source},
+    config::{self, Config, OutboxConfig, Source},
 };
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 use crate::error::Error;
 
@@ -39,13 +43,17 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     let config = read(&args)?;
-    start_logs(&config)?;
     if args.check {
+        logs::start(&config.log, None)?;
         return check(&config).await;
     }
-    let metrics = serve::metrics(config.outbox.metrics_prefix())?;
+    let telemetry = start_telemetry(&config.telemetry)?;
+    logs::start(&config.log, telemetry.as_ref())?;
+    let metrics =
+        serve::metrics(config.outbox.metrics_prefix(), telemetry.as_ref().filter(|_| config.telemetry.metrics))?;
     let store = open(&config.outbox).await?;
-    let relay = Relay::start(&config, store).await;
+    let tracer = telemetry.is_some().then(|| Arc::new(OpenTelemetry::new()) as Arc<dyn Tracer>);
+    let relay = Relay::start_with(&config, store, tracer).await;
     let relay = relay.map_err(|error| Error::new("the relay could not start").caused_by(error))?;
     for (name, sink) in &config.sinks {
         tracing::info!(sink = name, kind = sink.kind(), "sending to");
@@ -59,6 +67,9 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     tracing::info!("stopping: what is under way is finished first");
     relay.shutdown().await;
     drop(http);
+    if let Some(telemetry) = telemetry {
+        telemetry.shutdown().await;
+    }
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
@@ -79,17 +90,14 @@ fn read(args: &Args) -> Result<Config, Error> {
     Config::read(&source).map_err(|error| Error::new("the configuration is refused").caused_by(error).advice(advice))
 }
 
-fn start_logs(config: &Config) -> Result<(), Error> {
-    let filter = std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty());
-    let filter = filter.as_deref().unwrap_or(&config.log.filter);
-    let filter = EnvFilter::try_new(filter)
-        .map_err(|error| Error::new(format!("log.filter: {filter:?} can't be read")).caused_by(error))?;
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match config.log.format {
-        LogFormat::Text => logs.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
-        LogFormat::Json => logs.json().init(),
-    }
-    Ok(())
+/// Nothing without an endpoint.
+fn start_telemetry(config: &config::Telemetry) -> Result<Option<Telemetry>, Error> {
+    let Some(endpoint) = &config.endpoint else { return Ok(None) };
+    let builder = Telemetry::to(endpoint).service(&config.service).sampled(config.sampled);
+    let builder = builder.metrics_every(config.metrics_every);
+    let builder = config.headers.iter().fold(builder, |builder, (name, value)| builder.header(name, value));
+    let started = builder.start().map_err(|error| Error::new("the telemetry could not start").caused_by(error));
+    started.map(Some)
 }
 
 async fn open(outbox: &OutboxConfig) -> Result<AnyStore, Error> {

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use axum::{Json, Router, extract::State, http::StatusCode, routing::get};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use pillarbox::{AnyStore, Outbox, port::AdminStore as _};
+use metrics_util::layers::FanoutBuilder;
+use pillarbox::{AnyStore, Outbox, opentelemetry::Telemetry, port::AdminStore as _};
 use pillarbox_relay::config::Http;
 use serde_json::{Value, json};
 use tokio::task::AbortHandle;
@@ -41,13 +42,23 @@ struct Shown {
     outbox: Outbox<AnyStore>,
 }
 
-/// Makes this process count.
-pub(super) fn metrics(prefix: &str) -> Result<PrometheusHandle, Error> {
-    let failed = |error| Error::new("the metrics could not be set up").caused_by(error);
-    PrometheusBuilder::new()
+/// Makes this process count, for who asks it and for the collector.
+pub(super) fn metrics(prefix: &str, telemetry: Option<&Telemetry>) -> Result<PrometheusHandle, Error> {
+    let what = "the metrics could not be set up";
+    let recorder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Prefix(prefix.to_owned()), &SECONDS)
-        .and_then(PrometheusBuilder::install_recorder)
-        .map_err(failed)
+        .map_err(|error| Error::new(what).caused_by(error))?
+        .build_recorder();
+    let handle = recorder.handle();
+    let installed = match telemetry {
+        Some(telemetry) => {
+            let both = FanoutBuilder::default().add_recorder(recorder).add_recorder(telemetry.recorder());
+            metrics::set_global_recorder(both.build()).map_err(|_| ())
+        }
+        None => metrics::set_global_recorder(recorder).map_err(|_| ()),
+    };
+    installed.map_err(|()| Error::new(what))?;
+    Ok(handle)
 }
 
 /// Listens, and answers until the server is dropped.

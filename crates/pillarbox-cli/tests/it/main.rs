@@ -3,6 +3,7 @@
 mod dead;
 mod events;
 mod relay;
+mod telemetry;
 
 use std::{
     path::Path,

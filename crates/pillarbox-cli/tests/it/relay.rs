@@ -19,7 +19,7 @@ use super::{pillarbox, stderr};
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A relay that writes what it sends to its output.
-struct Relay {
+pub(crate) struct Relay {
     process: Child,
     lines: Arc<Mutex<Vec<Value>>>,
     log: Arc<Mutex<String>>,
@@ -28,7 +28,7 @@ struct Relay {
 
 impl Relay {
     /// With a sink `out`, and what is set besides.
-    fn start(database: &Database, set: &[&str]) -> Self {
+    pub(crate) fn start(database: &Database, set: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
         command.args(["relay", "--db", &database.url(), "--set", "sinks.out.type=stdout"]);
         command.args(["--set", "http.listen=127.0.0.1:0", "--set", "log.format=json"]);
@@ -56,11 +56,11 @@ impl Relay {
         relay
     }
 
-    fn lines(&self) -> Vec<Value> {
+    pub(crate) fn lines(&self) -> Vec<Value> {
         self.lines.lock().expect("no panic").clone()
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         self.log.lock().expect("no panic").clone()
     }
 
@@ -83,14 +83,14 @@ impl Relay {
         answer
     }
 
-    fn metric(&self, name: &str) -> Option<f64> {
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let metrics = self.get("/metrics");
         let line = metrics.lines().find(|line| line.split(' ').next() == Some(name))?;
         line.rsplit(' ').next()?.parse().ok()
     }
 
     /// Says that it is to end, and whether it ended well.
-    fn end(mut self) -> (bool, String) {
+    pub(crate) fn end(mut self) -> (bool, String) {
         Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status().expect("a signal");
         let ended = self.process.wait().expect("an end").success();
         for reader in self.readers.drain(..) {
@@ -107,7 +107,7 @@ impl Drop for Relay {
     }
 }
 
-fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look() {
@@ -118,7 +118,7 @@ fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-fn migrated() -> Database {
+pub(crate) fn migrated() -> Database {
     let database = Shared::Postgres.database();
     let output = pillarbox(&["migrate", "--db", &database.url()]);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -126,7 +126,7 @@ fn migrated() -> Database {
 }
 
 /// Writes so many events, of five keys.
-fn write(database: &Database, events: std::ops::Range<u32>) {
+pub(crate) fn write(database: &Database, events: std::ops::Range<u32>) {
     write_of(database, events, 5);
 }
 
@@ -135,7 +135,7 @@ fn write_of(database: &Database, events: std::ops::Range<u32>, keys: u32) {
     database.run(&events.map(of).collect::<String>()).expect("to write");
 }
 
-fn count(database: &Database, of: &str) -> u32 {
+pub(crate) fn count(database: &Database, of: &str) -> u32 {
     let counted = database.run(&format!("select count(*) from outbox_event where {of}")).expect("to count");
     counted.trim().parse().expect("a number")
 }

@@ -75,7 +75,7 @@ impl Buckets {
 
 /// The slot of a bucket.
 pub fn slot(bucket: i64) -> usize {
-    usize::try_from(bucket.rem_euclid(SLOTS as i64)).unwrap_or(0)
+    usize::try_from(bucket.rem_euclid(i64::try_from(SLOTS).unwrap_or(i64::MAX))).unwrap_or(0)
 }
 
 /// The slots in which an id may stand that is written to this one: all but itself and the next, which is being emptied.

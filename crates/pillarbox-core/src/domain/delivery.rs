@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Epoch, Event, Key, Partition, Seq, Timestamp};
+use super::{Epoch, Event, Headers, Key, Partition, Seq, Timestamp};
 
 /// An event as the store keeps it.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,12 +45,13 @@ pub struct Delivery {
     record: Record,
     epoch: Epoch,
     handler: Option<Arc<str>>,
+    trace: Option<Arc<Headers>>,
 }
 
 impl Delivery {
     /// The delivery of a record under an epoch of its partition.
     pub fn new(record: Record, epoch: Epoch) -> Self {
-        Self { record, epoch, handler: None }
+        Self { record, epoch, handler: None, trace: None }
     }
 
     /// The same, for a handler of this name.
@@ -87,6 +88,16 @@ impl Delivery {
     /// The name of the handler that it goes to; empty before it goes to one.
     pub fn handler_id(&self) -> &str {
         self.handler.as_deref().unwrap_or_default()
+    }
+
+    /// The headers with which a message or a request continues the trace of this very delivery. None if the outbox has no
+    /// [`Tracer`](crate::port::Tracer), or nobody listens to it; the event's own headers tell of the trace then.
+    pub fn trace(&self) -> Option<&Headers> {
+        self.trace.as_deref()
+    }
+
+    pub(crate) fn continued_by(&mut self, headers: Headers) {
+        self.trace = Some(Arc::new(headers));
     }
 
     /// Raised whenever the event's partition changes hands: a store that keeps the highest token it has

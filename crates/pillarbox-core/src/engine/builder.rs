@@ -16,13 +16,14 @@ use super::{
     outbox::Outbox,
     settings::{Heartbeat, OnDeadHead, OnSuccess, PurgeOptions, Settings},
     shared::Shared,
+    trace::Traces,
     work::{self, Desk},
     writer::{KeyRule, Writer},
 };
 use crate::{
     domain::{CircuitPolicy, Codec, Codecs, Key, NodeId, RetryPolicy, Route},
     observe::Meters,
-    port::{Clock, PurgeScope, SettleStore, Store, SystemClock},
+    port::{Clock, PurgeScope, SettleStore, Store, SystemClock, Tracer},
 };
 
 /// The modes. They only choose settings: one mechanism serves them all.
@@ -77,6 +78,7 @@ pub struct Builder<S, M> {
     interceptors: Vec<Arc<dyn Interceptor>>,
     codecs: Codecs,
     providers: Providers,
+    traces: Traces,
     hooks: Vec<Arc<dyn WriterHook>>,
     key_rule: KeyRule,
     clock: Arc<dyn Clock>,
@@ -126,6 +128,7 @@ impl<S: Store, M> Builder<S, M> {
             interceptors: Vec::new(),
             codecs: Codecs::default(),
             providers: Providers::default(),
+            traces: Traces::default(),
             hooks: Vec::new(),
             key_rule: KeyRule::default(),
             clock: Arc::new(SystemClock),
@@ -157,6 +160,13 @@ impl<S: Store, M> Builder<S, M> {
     /// itself comes before both.
     pub fn context(mut self, provider: impl ContextProvider) -> Self {
         self.providers.add(provider);
+        self
+    }
+
+    /// Carries traces from the write to the handler: the trace of who writes an event is stored among its headers, and each
+    /// handler runs in a span that is its child. An event that has such headers already keeps them. Default: none.
+    pub fn tracer(mut self, tracer: impl Tracer) -> Self {
+        self.traces = Traces::by(tracer);
         self
     }
 
@@ -200,7 +210,8 @@ impl<S: Store, M> Builder<S, M> {
         let node = NodeId::new(name.unwrap_or_else(|| format!("node-{}", super::new_id())));
         let meters = Meters::new(&self.settings.metrics_prefix);
         let dynamic: Arc<dyn Store> = store.clone();
-        let shared = Arc::new(Shared::new(dynamic, self.settings, routes, self.interceptors, meters, self.clock, node));
+        let shared = Shared::new(dynamic, self.settings, routes, self.interceptors, meters, self.clock, node);
+        let shared = Arc::new(shared.traced_by(self.traces));
         let writer = Writer::new(shared.clone(), self.codecs, self.providers, self.hooks, self.key_rule);
         let writer = Arc::new(writer);
         let desk = self.desk.map(|desk| desk(store.clone(), writer.clone()));

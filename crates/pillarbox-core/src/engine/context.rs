@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc};
 
-use super::dispatcher::panic_text;
+use super::calling::panic_text;
 use crate::domain::{BoxError, Event, EventError};
 
 /// Entries of a context: who asked, in which request, for which tenant. Sorted by name.

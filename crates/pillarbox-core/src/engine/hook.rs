@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::dispatcher::panic_text;
+use super::calling::panic_text;
 use crate::domain::{Event, EventId};
 
 /// Sees every batch of events that is written.

@@ -16,12 +16,14 @@
 //! | `ownership` | the node's lease and its partitions |
 //! | `reader` | finds what is due |
 //! | `flight` | the node's memory: what is in flight, lanes, queues |
-//! | `dispatcher`, `handler`, `interceptor` | runs the handlers |
+//! | `dispatcher`, `calling`, `handler`, `interceptor` | runs the handlers |
+//! | `trace` | the spans around both ends |
 //! | `work` | the transactions of transactional handlers |
 //! | `settler` | outcomes to the table, in batches, behind the fence |
 //! | `upkeep` | purge and gauges |
 //! | `node` | starts and stops the tasks |
 //! | `by_hand` | the same without tasks, for tests |
+//! | `calls` | handlers without an outbox, for consumers of a broker |
 //! | `bus` | events for listeners in the process, stored and not |
 //!
 //! Each file that takes part in an event's way says at its top what happens when the process dies between
@@ -32,6 +34,8 @@ mod builder;
 mod bulk;
 mod bus;
 mod by_hand;
+mod calling;
+mod calls;
 mod context;
 mod dead;
 mod dedup;
@@ -49,6 +53,7 @@ mod reader;
 mod settings;
 mod settler;
 mod shared;
+mod trace;
 mod transaction;
 mod upkeep;
 mod work;
@@ -59,6 +64,7 @@ pub use bulk::{Bulk, BulkDone};
 pub use bus::{Bus, BusEvent, PublishError};
 #[doc(hidden)]
 pub use by_hand::ByHand;
+pub use calls::{Called, Calls, CallsBuilder, Horizon, Takes};
 pub use context::{Context, ContextProvider};
 pub use dead::Dead;
 pub use dedup::Duplicate;
@@ -75,5 +81,5 @@ pub use interceptor::Interceptor;
 pub use outbox::Outbox;
 pub use settings::{Heartbeat, OnDeadHead, OnSuccess, PurgeOptions};
 pub use transaction::{Receipt, Transaction};
-pub use work::Work;
+pub use work::{Work, Working};
 pub use writer::IntoEvent;

@@ -8,11 +8,12 @@ use super::{
     node::Node,
     shared::Shared,
     transaction::{Receipt, Transaction},
+    work::Working,
     writer::{IntoEvent, Writer},
 };
 use crate::{
     domain::Codecs,
-    port::{Stats, TransactStore, WriteStore},
+    port::{SettleStore, Stats, StoreError, TransactStore, WriteStore},
 };
 
 /// A running outbox: writes events, and delivers them unless it is
@@ -59,6 +60,14 @@ impl<S> Outbox<S> {
     {
         let tx = self.inner.store.begin().await?;
         Ok(Transaction::new(self.inner.clone(), tx))
+    }
+
+    /// Begins a transaction for the handlers of a consumer, on a connection that no transaction of the application waits for.
+    pub async fn begin_work(&self) -> Result<Working<S>, StoreError>
+    where
+        S: SettleStore + 'static,
+    {
+        Working::begin(self.inner.store.clone(), self.inner.writer.clone()).await
     }
 
     /// Writes one event in a transaction of the caller's own. Confirm the receipt after the commit.

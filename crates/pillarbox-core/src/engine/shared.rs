@@ -13,10 +13,12 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    calling::Calling,
     flight::{Flight, Signals},
     handler::Routes,
     interceptor::Interceptor,
     settings::Settings,
+    trace::Traces,
 };
 use crate::{
     domain::{Lease, NodeId, Seq, Timestamp},
@@ -30,6 +32,7 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) routes: Routes,
     pub(crate) interceptors: Vec<Arc<dyn Interceptor>>,
+    pub(crate) traces: Traces,
     pub(crate) meters: Meters,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) node: NodeId,
@@ -78,6 +81,7 @@ impl Shared {
             settings,
             routes,
             interceptors,
+            traces: Traces::default(),
             meters,
             clock,
             node,
@@ -100,6 +104,18 @@ impl Shared {
             database_ahead: AtomicI64::new(0),
             running: AtomicUsize::new(0),
         }
+    }
+
+    /// With spans by this tracer.
+    pub(crate) fn traced_by(mut self, traces: Traces) -> Self {
+        self.traces = traces;
+        self
+    }
+
+    /// How handlers are called.
+    pub(crate) fn calling(&self) -> Calling<'_> {
+        let Settings { retry, handler_timeout, .. } = &self.settings;
+        Calling { retry, handler_timeout: *handler_timeout, traces: &self.traces }
     }
 
     /// Rings the bells that a change asks for.

@@ -10,8 +10,8 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 
 use super::{
+    calling::panic_text,
     dedup::Duplicate,
-    dispatcher::panic_text,
     error::WriteError,
     outbox::Inner,
     writer::{IntoEvent, Written},

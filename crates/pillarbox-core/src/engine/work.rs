@@ -236,6 +236,52 @@ impl<S: TransactStore> Drop for Begun<S> {
     }
 }
 
+/// A transaction in which the handlers of a consumer work, one after another, and which all of their work commits with.
+/// Dropping it rolls back. See [`Calls::work`](super::Calls::work).
+pub struct Working<S: SettleStore + 'static>(Box<Begun<S>>);
+
+impl<S: SettleStore + 'static> Working<S> {
+    pub(crate) async fn begin(store: Arc<S>, writer: Arc<Writer>) -> Result<Self, StoreError> {
+        let tx = store.begin_work().await?;
+        let of = Arc::new(Of { store, writer });
+        Ok(Self(Box::new(Begun { of, tx: Some(tx), home: Arc::default(), last: Vec::new(), kept: Vec::new() })))
+    }
+
+    /// The driver's transaction, for statements of one's own.
+    pub fn tx(&mut self) -> Result<&mut S::Tx, StoreError> {
+        held(&mut self.0.tx)
+    }
+
+    pub(crate) fn lend(&mut self) -> Box<dyn Any + Send> {
+        self.0.lend()
+    }
+
+    /// `false` if the handler has kept what it was lent.
+    pub(crate) fn take_back(&mut self) -> bool {
+        let is_back = self.0.take_back();
+        let written = std::mem::take(&mut self.0.last);
+        self.0.kept.extend(written);
+        is_back
+    }
+
+    /// Commits, and announces what the handlers have written. An error of kind `OutcomeUnknown` means that it may be in
+    /// effect.
+    pub async fn commit(self) -> Result<(), StoreError> {
+        self.0.commit().await
+    }
+
+    /// Rolls back.
+    pub async fn rollback(self) {
+        self.0.rollback().await;
+    }
+}
+
+impl<S: SettleStore + 'static> fmt::Debug for Working<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Working").field("is_open", &self.0.tx.is_some()).finish_non_exhaustive()
+    }
+}
+
 fn held<Tx>(tx: &mut Option<Tx>) -> Result<&mut Tx, StoreError> {
     tx.as_mut().ok_or_else(void)
 }

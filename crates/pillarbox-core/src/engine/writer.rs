@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::{
     context::Providers,
@@ -114,13 +115,14 @@ impl Writer {
         if batch.is_empty() {
             return Ok(Written::nothing(self.shared.clone(), None, Vec::new()));
         }
+        let span = self.shared.traces.write(&mut batch);
         let mut rows = self.rows(batch)?;
         let Sorted { answers, duplicates } = keep_first(store, tx, &mut rows).await?;
         if rows.is_empty() {
             return Ok(Written::nothing(self.shared.clone(), answers, duplicates));
         }
         let begun = Instant::now();
-        let seqs = store.insert(tx, &rows).await?;
+        let seqs = store.insert(tx, &rows).instrument(span).await?;
         let ids: Vec<EventId> = rows.iter().map(|row| row.event.id()).collect();
         let (reserved, announce) = self.reserve(rows, &seqs, begun);
         for hook in &self.hooks {

@@ -35,7 +35,7 @@ pub trait InboxUpkeep: Send + Sync + 'static {
     /// Says how long messages must be remembered. Answers with the window that the tables are kept by, which is this one
     /// if it is the first to be said, and which nobody changes afterwards: what was entered by another arithmetic would
     /// be forgotten too early.
-    fn agree<'a>(&'a self, window: Duration) -> BoxFuture<'a, Result<Duration, StoreError>>;
+    fn agree(&self, window: Duration) -> BoxFuture<'_, Result<Duration, StoreError>>;
 
     /// Empties the bucket that is used next, if all that is in it is older than the window and nobody has done so yet. Says
     /// whether it did. To be called more often than once a bucket.

@@ -249,8 +249,10 @@ impl Letter {
     }
 }
 
-/// Text as it is, and other bytes as a list of numbers' texts in hex.
+/// Text as it is, and other bytes in hex.
 mod body {
+    use std::fmt::Write as _;
+
     use bytes::Bytes;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
@@ -261,10 +263,18 @@ mod body {
         Hex(String),
     }
 
+    fn hex(body: &Bytes) -> String {
+        body.iter().fold(String::with_capacity(body.len() * 2), |mut hex, byte| {
+            // A text takes everything.
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
+    }
+
     pub(super) fn serialize<S: Serializer>(body: &Bytes, to: S) -> Result<S::Ok, S::Error> {
         match std::str::from_utf8(body) {
             Ok(text) => Body::Text(text.to_owned()),
-            Err(_) => Body::Hex(body.iter().map(|byte| format!("{byte:02x}")).collect()),
+            Err(_) => Body::Hex(hex(body)),
         }
         .serialize(to)
     }
@@ -288,6 +298,7 @@ mod micros {
 
     use crate::domain::Timestamp;
 
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
     pub(super) fn serialize<S: Serializer>(time: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
         time.as_micros().serialize(to)
     }

@@ -15,6 +15,7 @@
 //! | [`GuardStore`] | consumer | marks of messages that are being dealt with |
 //! | [`InboxStore`], [`InboxUpkeep`] | consumer | messages that were dealt with, in the transaction of the work |
 //! | [`LetterStore`] | consumer, operators | messages that were given up |
+//! | [`Tracer`] | writer, workers | the trace that an event belongs to |
 //! | [`Clock`] | writer | the host's time, for `occurred_at` alone |
 //!
 //! A database adapter implements the first eight; the engine sees them as one [`Store`]. The exam that every
@@ -33,6 +34,7 @@ mod settle;
 mod sink;
 mod source;
 pub mod span;
+mod trace;
 mod upkeep;
 mod wake;
 mod write;
@@ -54,6 +56,7 @@ pub use read::{
 pub use settle::SettleStore;
 pub use sink::{Abilities, Confirms, Message, Sent, Sink, SinkError, SinkErrorKind};
 pub use source::{Gives, Incoming, Received, Source, Ticket};
+pub use trace::Tracer;
 pub use upkeep::{PurgeCursor, PurgeRequest, PurgeScope, Purged, UpkeepStore};
 pub use wake::WakeStore;
 pub use write::{NewKey, NewRow, TransactStore, WriteStore};

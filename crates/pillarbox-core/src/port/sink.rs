@@ -1,6 +1,6 @@
 //! Where a relay sends messages: a broker, a web hook, a terminal.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -68,7 +68,7 @@ pub struct Message {
     pub content_type: Arc<str>,
     /// CloudEvents attributes that travel beside the payload, under their bare names (`id`, `source`, `type` ...): each
     /// adapter writes them as the protocol's binding says. None if the payload itself has them.
-    pub attributes: Vec<(&'static str, String)>,
+    pub attributes: Vec<(Cow<'static, str>, String)>,
     /// Further headers, `traceparent` among them.
     pub headers: Vec<(String, String)>,
     /// The body, to the byte.

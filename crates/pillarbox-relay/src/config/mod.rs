@@ -12,6 +12,7 @@ mod outbox;
 mod read;
 mod rules;
 mod sinks;
+mod telemetry;
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
@@ -19,6 +20,7 @@ pub use error::ConfigError;
 pub use outbox::OutboxConfig;
 pub use read::Source;
 pub use sinks::SinkConfig;
+pub use telemetry::Telemetry;
 
 use crate::{Mode, Rules};
 
@@ -37,6 +39,8 @@ pub struct Config {
     pub http: Http,
     /// What it says of itself.
     pub log: Log,
+    /// Where its spans and metrics go.
+    pub telemetry: Telemetry,
 }
 
 /// The messages that a relay makes.
@@ -122,6 +126,7 @@ impl Config {
             return Err(ConfigError::at("messages.source", "is empty: it is a URI reference such as \"/orders\""));
         }
         raw.outbox.check()?;
+        raw.telemetry.check()?;
         Ok(Self {
             outbox: raw.outbox,
             messages: raw.messages,
@@ -129,6 +134,7 @@ impl Config {
             rules: Arc::new(rules),
             http: raw.http,
             log: raw.log,
+            telemetry: raw.telemetry,
         })
     }
 }

@@ -9,7 +9,7 @@ use figment::{
 };
 use serde::de::DeserializeOwned;
 
-use super::{ConfigError, Http, Log, Messages, OutboxConfig, rules::RuleConfig};
+use super::{ConfigError, Http, Log, Messages, OutboxConfig, Telemetry, rules::RuleConfig};
 
 /// What variables of the environment begin with.
 const ENVIRONMENT: &str = "PILLARBOX__";
@@ -38,6 +38,8 @@ pub(super) struct Raw {
     pub(super) rules: Vec<RuleConfig>,
     #[serde(default)]
     pub(super) http: Http,
+    #[serde(default)]
+    pub(super) telemetry: Telemetry,
     #[serde(default)]
     pub(super) log: Log,
 }

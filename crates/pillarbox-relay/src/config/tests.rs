@@ -33,13 +33,15 @@ fn the_reference_as_it_stands_and_with_every_setting_is_the_default() {
     assert_eq!(Messages { unmatched: Some(vec!["out".into()]), ..bare.messages }, full.messages);
     assert_eq!(bare.http, full.http);
     assert_eq!(bare.log, full.log);
+    let endpoint = Some("http://localhost:4318".to_owned());
+    assert_eq!(Telemetry { endpoint, ..bare.telemetry }, full.telemetry);
     assert_eq!(full.outbox.prefix(), Some("outbox_"));
 }
 
 #[test]
 fn the_reference_has_every_key() {
     let text = uncommented();
-    for section in ["outbox", "messages", "http", "log"] {
+    for section in ["outbox", "messages", "http", "log", "telemetry"] {
         let error = refused(&format!("{text}\n[{section}_]\n"));
         assert!(error.contains(&format!("`{section}`")), "{error}");
     }
@@ -51,6 +53,7 @@ fn the_reference_has_every_key() {
         ("messages.", "mode"),
         ("http.", "listen"),
         ("log.", "format"),
+        ("telemetry.", "endpoint"),
     ] {
         let error = read_with(&text, &format!("{section}nonsense"), "1").unwrap_err().to_string();
         assert!(error.starts_with(&format!("{section}nonsense: ")), "{error}");
@@ -89,6 +92,12 @@ fn what_is_wrong_is_told_with_its_path_and_what_was_meant() {
         ("messages.batch = 0", &["messages.batch", "1 to 10000"]),
         ("messages.mode = \"binery\"", &["messages.mode", "Did you mean `binary`?"]),
         ("http.listen = \"everywhere\"", &["http.listen"]),
+        ("telemetry.endpoint = \"localhost:4318\"", &["telemetry.endpoint", "http://localhost:4318"]),
+        ("telemetry.endpoint = \"http://a b\"", &["telemetry.endpoint", "http://localhost:4318"]),
+        ("telemetry.sampled = 2", &["telemetry.sampled", "0.0 to 1.0"]),
+        ("telemetry.service = \"\"", &["telemetry.service", "is empty"]),
+        ("telemetry.metrics_every = \"0s\"", &["telemetry.metrics_every", "1s"]),
+        ("telemetry.headers = { \"a b\" = \"c\" }", &["telemetry.headers.a b"]),
         ("[logs]", &["logs", "Did you mean `log`?"]),
         ("a = = b", &["="]),
     ] {
@@ -126,6 +135,9 @@ fn secrets_come_from_files_and_variables_and_are_not_shown() {
     let config = read_with(LEAST, "outbox.url", &format!("{{ file = {file:?} }}")).unwrap();
     std::fs::remove_file(&file).unwrap();
     assert_eq!(config.outbox.url(), "sqlite:secret-word.db");
+    assert!(!format!("{config:?}").contains("secret-word"));
+    let config = read_with(LEAST, "telemetry.headers", "{ api-key = \"secret-word\" }").unwrap();
+    assert_eq!(config.telemetry.headers["api-key"], "secret-word");
     assert!(!format!("{config:?}").contains("secret-word"));
     let error = read_with(LEAST, "outbox.url", "{ file = \"/nowhere/at/all\" }").unwrap_err().to_string();
     assert!(error.contains("outbox.url") && error.contains("/nowhere/at/all"), "{error}");

@@ -101,7 +101,8 @@ impl LetterStore for SqliteInbox {
     fn count<'a>(&'a self, query: &'a LetterQuery) -> BoxFuture<'a, Result<u64, StoreError>> {
         Box::pin(async move {
             let mut entered = self.0.store.0.operators.enter().await?;
-            let by_status = query.status.filter(|status| *query == LetterQuery { status: Some(*status), ..<_>::default() });
+            let by_status =
+                query.status.filter(|status| *query == LetterQuery { status: Some(*status), ..<_>::default() });
             let count = match by_status {
                 Some(status) => sqlx::query(self.0.letters.count_status.clone()).bind(status.as_str()),
                 None => ask(&self.0.letters.count, query),

@@ -8,12 +8,16 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
 
-use super::{Cut, Judged, Report, Told, Worker, guard};
+use tracing::{Instrument as _, Span};
+
+use super::{Cut, Report, Worker};
 use crate::{
     domain::{Delivery, Failure, HandlerError, Outcome, Verdict},
     engine::{
+        calling::{Judged, Told, guard},
         flight::{Job, Signals},
         handler::{BatchHandler, Registered, Runs},
+        trace::ended,
     },
 };
 
@@ -59,7 +63,7 @@ impl Worker {
         handler: &dyn BatchHandler,
         deliveries: &[Delivery],
     ) -> Vec<Verdict> {
-        let limit = self.limit(registered);
+        let limit = self.calling().limit(registered);
         let begun = tokio::time::Instant::now();
         let before = join_all(deliveries.iter().map(|delivery| self.before(delivery, limit))).await;
         let passed: Vec<_> = before.iter().map(|(_, refused)| refused.is_none()).collect();
@@ -72,11 +76,13 @@ impl Worker {
             let (verdict, result) = match refused {
                 Some(failure) => {
                     let result = Err(failure);
-                    (self.decide(registered, delivery, &result), result)
+                    (self.calling().decide(registered, delivery, &result), result)
                 }
                 None => match answers.next() {
                     Some(Called { result, shut: Some(after), .. }) => (Verdict::Defer { after }, result),
-                    Some(Called { result, told, .. }) => self.judge(registered, delivery.clone(), result, told).await,
+                    Some(Called { result, told, span, .. }) => {
+                        self.calling().judge(registered, delivery.clone(), result, told, &span).await
+                    }
                     // As many as deliveries that passed.
                     None => break,
                 },
@@ -92,7 +98,7 @@ impl Worker {
         &self,
         registered: &Registered,
         handler: &dyn BatchHandler,
-        deliveries: Vec<Delivery>,
+        mut deliveries: Vec<Delivery>,
     ) -> Vec<Called> {
         let ticket = match registered.destination.as_ref().map(|destination| destination.enter()) {
             Some(Err(after)) => {
@@ -102,18 +108,21 @@ impl Worker {
             Some(Ok(ticket)) => Some(ticket),
             None => None,
         };
+        let (span, each) = self.shared.traces.batch(&mut deliveries);
         // Reading payloads is users' code as well.
-        let read = guard(self.limit(registered), || std::future::ready(Ok(handler.handle(&deliveries)))).await;
+        let read = || std::future::ready(Ok(span.in_scope(|| handler.handle(&deliveries))));
+        let read = guard(self.calling().limit(registered), read).await;
         let (read, call) = match read {
             Ok(read) => read,
             Err(failure) => {
-                return deliveries.iter().map(|_| Called::of(Err(failure.clone()))).collect();
+                return each.into_iter().map(|span| Called::of(Err(failure.clone())).in_span(span)).collect();
             }
         };
         let events = read.iter().filter(|read| read.is_ok()).count();
         let mut answers = Vec::new();
         if events > 0 {
-            answers = match guard(self.limit(registered), || async { Ok(call.await.of(events)) }).await {
+            let call = || async { Ok(call.await.of(events)) }.instrument(span);
+            answers = match guard(self.calling().limit(registered), call).await {
                 Ok(answers) => answers.into_iter().map(|answer| answer.map_err(Failure::from)).collect(),
                 Err(failure) => vec![Err(failure); events],
             };
@@ -125,9 +134,9 @@ impl Worker {
             (Some(_), None) | (None, _) => None,
         };
         let mut answers = answers.into_iter();
-        let called = |read: Result<(), HandlerError>| {
+        let called = |(read, span): (Result<(), HandlerError>, Span)| {
             if let Err(error) = read {
-                return Called::of(Err(error.into()));
+                return Called::of(Err(error.into())).in_span(span);
             }
             let result = answers.next().unwrap_or(Ok(Outcome::Done));
             // Who got an answer is judged by it, whatever the others were told.
@@ -135,9 +144,9 @@ impl Worker {
                 Some(down) if result.as_ref().is_err_and(Failure::is_unavailable) => Told::By(down),
                 _ => Told::Nothing,
             };
-            Called { told, ..Called::of(result) }
+            Called { told, ..Called::of(result).in_span(span) }
         };
-        read.into_iter().map(called).collect()
+        read.into_iter().zip(each).map(called).collect()
     }
 }
 
@@ -147,10 +156,17 @@ struct Called {
     told: Told,
     /// Its destination was down before the call: how long to wait.
     shut: Option<Duration>,
+    span: Span,
 }
 
 impl Called {
     fn of(result: Result<Outcome, Failure>) -> Self {
-        Self { result, told: Told::Nothing, shut: None }
+        Self { result, told: Told::Nothing, shut: None, span: Span::none() }
+    }
+
+    fn in_span(mut self, span: Span) -> Self {
+        ended(&span, &self.result);
+        self.span = span;
+        self
     }
 }

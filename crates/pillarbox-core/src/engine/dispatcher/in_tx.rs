@@ -26,14 +26,17 @@
 use std::{collections::VecDeque, sync::atomic::Ordering};
 
 use tokio::time::{Duration, Instant, sleep};
+use tracing::Span;
 
-use super::{Cut, Judged, Report, Told, Worker, guard};
+use super::{Cut, Report, Worker};
 use crate::{
     domain::{Delivery, Failure, HandlerError, Outcome, Seq},
     engine::{
         backoff::Backoff,
+        calling::{Judged, Told, guard},
         flight::Job,
         handler::{Progress, Registered, Runs, TxHandler},
+        trace::{ended, inside},
         work::{Desk, Open},
     },
     port::{Settled, StoreError, StoreErrorKind},
@@ -52,6 +55,7 @@ struct Run<'a> {
     entered: usize,
     refused: bool,
     result: Result<Outcome, Failure>,
+    span: Span,
 }
 
 /// What a run leaves of its transaction.
@@ -201,28 +205,33 @@ impl Worker {
         handler: &dyn TxHandler,
         job: Job,
     ) -> (Option<Run<'a>>, Left) {
-        let limit = self.limit(of);
+        let limit = self.calling().limit(of);
         let begun = self.begins(&job);
-        let delivery = job.delivery.to(&of.id);
+        let mut delivery = job.delivery.to(&of.id);
+        let mut span = Span::none();
         let (entered, refused) = self.before(&delivery, limit).await;
-        let had_its_part = || delivery.record().progress.is_some() && Progress::of(delivery.record()).has(&of.id);
+        let had_its_part =
+            |delivery: &Delivery| delivery.record().progress.is_some() && Progress::of(delivery.record()).has(&of.id);
         let (refused, result, left) = match refused {
             Some(failure) => (true, Err(failure), Left::Undone),
             // When it was one of several.
-            None if had_its_part() => (false, Ok(Outcome::Done), Left::Kept),
+            None if had_its_part(&delivery) => (false, Ok(Outcome::Done), Left::Kept),
             None => {
                 let work = open.lend();
+                span = self.shared.traces.delivery(&mut delivery, false);
+                let handle = || inside(&span, || handler.handle(work, delivery.clone()));
                 let answer = tokio::select! {
                     biased;
-                    answer = guard(limit, || handler.handle(work, delivery.clone())) => answer,
+                    answer = guard(limit, handle) => answer,
                     () = self.evicted(&delivery) => return (None, Left::Void),
                 };
                 let (result, left) = self.keep_or_undo(open, answer).await;
+                ended(&span, &result);
                 (false, result, left)
             }
         };
         let elapsed = begun.elapsed();
-        (Some(Run { job, of, delivery, elapsed, entered, refused, result }), left)
+        (Some(Run { job, of, delivery, elapsed, entered, refused, result, span }), left)
     }
 
     /// What a handler's answer means for its work.
@@ -336,9 +345,9 @@ impl Worker {
     async fn conclude_run(&self, run: Run<'_>) {
         self.shared.meters.handler_time.record(run.elapsed.as_secs_f64());
         let (verdict, result) = if run.refused {
-            (self.decide(run.of, &run.delivery, &run.result), run.result)
+            (self.calling().decide(run.of, &run.delivery, &run.result), run.result)
         } else {
-            self.judge(run.of, run.delivery.clone(), run.result, Told::Nothing).await
+            self.calling().judge(run.of, run.delivery.clone(), run.result, Told::Nothing, &run.span).await
         };
         self.report(run.of, &run.delivery, run.entered, run.elapsed, result).await;
         self.conclude(&run.delivery, Judged::alone(verdict));
@@ -352,7 +361,7 @@ impl Worker {
         elapsed: Duration,
         result: Result<Outcome, Failure>,
     ) {
-        self.after(delivery, entered, Report { result, elapsed }, self.limit(of)).await;
+        self.after(delivery, entered, Report { result, elapsed }, self.calling().limit(of)).await;
     }
 
     fn store_failed(&self, error: &StoreError, events: usize) {

@@ -12,28 +12,24 @@
 mod batch;
 mod in_tx;
 
-use std::{
-    any::Any,
-    panic::AssertUnwindSafe,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
-use futures_util::FutureExt;
-use tokio::time::{Duration, Instant, timeout};
+use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    calling::{Calling, Judged, guard},
     flight::{End, Job, Then},
-    handler::{Failed, Progress, Registered, Routes, Runs},
+    handler::{Registered, Routes, Runs},
     settings::{OnDeadHead, OnSuccess},
     shared::Shared,
     work::Desk,
 };
 use crate::{
-    domain::{Delivery, Epoch, Failure, HandlerError, Outcome, RetryPolicy, Seq, Verdict, both, combine, decide},
+    domain::{Delivery, Epoch, Failure, Outcome, Seq, Verdict, decide},
     port::Change,
 };
 
@@ -45,28 +41,6 @@ pub struct Report {
     pub result: Result<Outcome, Failure>,
     /// How long the handler took.
     pub elapsed: Duration,
-}
-
-/// What becomes of an event, and what its row has to remember of its handlers.
-#[derive(Debug)]
-struct Judged {
-    verdict: Verdict,
-    progress: Option<Box<str>>,
-}
-
-impl Judged {
-    fn alone(verdict: Verdict) -> Self {
-        Self { verdict, progress: None }
-    }
-}
-
-/// What the circuit of a handler's destination has to say to its answer.
-#[derive(Clone, Copy, Debug)]
-enum Told {
-    /// There is none, or it has nothing to say.
-    Nothing,
-    /// How long to wait, if it is open now.
-    By(Option<Duration>),
 }
 
 /// Which queue a worker serves.
@@ -285,17 +259,17 @@ impl Worker {
     /// The interceptors, and between them the handlers.
     async fn run_handlers(&self, handlers: &[Arc<Registered>], delivery: &Delivery) -> Judged {
         if self.shared.interceptors.is_empty() {
-            return self.run_all(handlers, delivery).await.0;
+            return self.calling().run_all(handlers, delivery).await.0;
         }
-        let limit = self.limit(&handlers[0]);
+        let limit = self.calling().limit(&handlers[0]);
         let begun = Instant::now();
         let (entered, refused) = self.before(delivery, limit).await;
         let (judged, result) = match refused {
             Some(failure) => {
                 let result = Err(failure);
-                (Judged::alone(self.decide(&handlers[0], delivery, &result)), result)
+                (Judged::alone(self.calling().decide(&handlers[0], delivery, &result)), result)
             }
-            None => self.run_all(handlers, delivery).await,
+            None => self.calling().run_all(handlers, delivery).await,
         };
         self.after(delivery, entered, Report { result, elapsed: begun.elapsed() }, limit).await;
         judged
@@ -322,103 +296,8 @@ impl Worker {
         }
     }
 
-    /// Every handler that has not had its part, one after another: the failure of one keeps none of the others back.
-    async fn run_all(&self, handlers: &[Arc<Registered>], delivery: &Delivery) -> (Judged, Result<Outcome, Failure>) {
-        if let ([alone], None) = (handlers, &delivery.record().progress) {
-            let (verdict, result) = self.run_one(alone, delivery).await;
-            return (Judged::alone(verdict), result);
-        }
-        let mut progress = Progress::of(delivery.record());
-        let attempts = delivery.record().attempts;
-        let earlier = progress.errors().map(|error| Verdict::Dead { attempts, error: error.to_owned() });
-        let mut verdicts: Vec<_> = earlier.collect();
-        let mut outcome = Ok(Outcome::Done);
-        for registered in handlers {
-            if progress.has(&registered.id) {
-                continue;
-            }
-            let (verdict, result) = self.run_one(registered, delivery).await;
-            match &verdict {
-                Verdict::Done => progress.succeeded(&registered.id),
-                Verdict::Dead { error, .. } => progress.failed(&registered.id, error),
-                Verdict::Retry { .. } | Verdict::Defer { .. } => {}
-            }
-            verdicts.push(verdict);
-            if outcome == Ok(Outcome::Done) {
-                outcome = result;
-            }
-        }
-        (Judged { verdict: combine(verdicts), progress: progress.stored() }, outcome)
-    }
-
-    /// A handler, its timeout and its panics; and what follows from its answer.
-    async fn run_one(&self, registered: &Registered, delivery: &Delivery) -> (Verdict, Result<Outcome, Failure>) {
-        let Runs::Each(handler) = &registered.runs else {
-            // It is alone on its route, which the builder has checked, and then it is called in another way.
-            let error = HandlerError::msg("the handler takes several events and is not alone").permanent();
-            return self.judge(registered, delivery.to(&registered.id), Err(error.into()), Told::Nothing).await;
-        };
-        if !handler.takes(delivery.event()) {
-            return (Verdict::Done, Ok(Outcome::Done));
-        }
-        let delivery = delivery.to(&registered.id);
-        let ticket = match registered.destination.as_ref().map(|destination| destination.enter()) {
-            Some(Err(after)) => return (Verdict::Defer { after }, Ok(Outcome::RetryAfter(after))),
-            Some(Ok(ticket)) => Some(ticket),
-            None => None,
-        };
-        let result = guard(self.limit(registered), || handler.handle(delivery.clone())).await;
-        let told = ticket.map_or(Told::Nothing, |ticket| Told::By(ticket.end(&result)));
-        self.judge(registered, delivery, result, told).await
-    }
-
-    /// From what a handler answered to a verdict: by what its destination's circuit told, its policy, and its fallback, when that was its last attempt.
-    async fn judge(
-        &self,
-        registered: &Registered,
-        delivery: Delivery,
-        result: Result<Outcome, Failure>,
-        told: Told,
-    ) -> (Verdict, Result<Outcome, Failure>) {
-        if let Told::By(down) = told {
-            let says_so = matches!(&result, Err(Failure::Error(error)) if error.is_unavailable());
-            // Not open yet: a short while, as after a first failure.
-            let soon = || says_so.then(|| self.policy(registered).delay(1, fastrand::f64()));
-            if let Some(after) = down.or_else(soon) {
-                return (Verdict::Defer { after }, result);
-            }
-        }
-        let verdict = self.decide(registered, &delivery, &result);
-        match (verdict, result, &registered.fallback) {
-            (Verdict::Dead { attempts, error }, Err(failure), Some(fallback)) if failure.counts() => {
-                let failed = Failed::new(delivery.clone(), attempts, failure);
-                let id = delivery.event().id();
-                let answer = guard(self.limit(registered), || fallback.handle(delivery, failed)).await;
-                let second = match answer {
-                    Ok(Outcome::Done) => {
-                        tracing::warn!(event_id = %id, handler = %registered.id, attempts, error, "the handler has failed for good, and its fallback took the event");
-                        return (Verdict::Done, Ok(Outcome::Done));
-                    }
-                    Ok(_) => Failure::Error(HandlerError::msg("a fallback can't ask for another try")),
-                    Err(failure) => failure,
-                };
-                let error = both(&error, &format!("then the fallback failed: {second}"));
-                (Verdict::Dead { attempts, error }, Err(second))
-            }
-            (verdict, result, _) => (verdict, result),
-        }
-    }
-
-    fn limit(&self, registered: &Registered) -> Duration {
-        registered.timeout.unwrap_or(self.shared.settings.handler_timeout)
-    }
-
-    fn decide(&self, registered: &Registered, delivery: &Delivery, result: &Result<Outcome, Failure>) -> Verdict {
-        decide(self.policy(registered), delivery.record().attempts, result, fastrand::f64())
-    }
-
-    fn policy<'a>(&'a self, registered: &'a Registered) -> &'a RetryPolicy {
-        registered.retry.as_ref().unwrap_or(&self.shared.settings.retry)
+    fn calling(&self) -> Calling<'_> {
+        self.shared.calling()
     }
 
     /// What stands in the way of every handler: no policy has a say.
@@ -540,23 +419,4 @@ impl std::fmt::Debug for Worker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Worker").field("serves", &self.serves).finish_non_exhaustive()
     }
-}
-
-/// Runs user code: its errors, its panics (also while it makes its future) and its timeout are failures.
-async fn guard<T, F>(limit: Duration, make: impl FnOnce() -> F) -> Result<T, Failure>
-where
-    F: Future<Output = Result<T, HandlerError>>,
-{
-    let guarded = AssertUnwindSafe(async { make().await }).catch_unwind();
-    match timeout(limit, guarded).await {
-        Ok(Ok(answer)) => answer.map_err(Failure::from),
-        Ok(Err(panic)) => Err(Failure::Panic(panic_text(&*panic))),
-        Err(_) => Err(Failure::Timeout(limit)),
-    }
-}
-
-/// The words of a panic.
-pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a value that is not text").to_owned()
 }

@@ -83,6 +83,11 @@ pub trait Handler: Send + Sync + 'static {
         let _ = event;
         true
     }
+
+    /// Whether it sends events on to others, as a relay's does. Its spans are a producer's then.
+    fn passes_on(&self) -> bool {
+        false
+    }
 }
 
 impl<F, Fut> Handler for F
@@ -168,6 +173,10 @@ impl<H: Handler> Handler for Set<H> {
 
     fn takes(&self, event: &Event) -> bool {
         self.inner.takes(event)
+    }
+
+    fn passes_on(&self) -> bool {
+        self.inner.passes_on()
     }
 }
 

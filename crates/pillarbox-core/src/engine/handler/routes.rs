@@ -171,6 +171,11 @@ impl Routes {
         }
     }
 
+    /// Every handler, some of them several times.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Registered> {
+        self.of_route.values().flat_map(BTreeMap::values).flatten().chain(&self.every).map(|handler| &**handler)
+    }
+
     /// The most events that one worker may be given at once.
     pub(crate) fn most_at_once(&self, in_tx: usize) -> usize {
         let handlers = self.of_route.values().flat_map(BTreeMap::values).flatten();

@@ -72,6 +72,11 @@ impl Metadata {
         self.headers().context(name)
     }
 
+    /// The headers with which a request continues the trace of this delivery; see [`Delivery::trace`].
+    pub fn trace(&self) -> Option<&Headers> {
+        self.0.trace()
+    }
+
     /// When it happened, by the writer's word.
     pub fn occurred_at(&self) -> Timestamp {
         self.event().occurred_at()

@@ -1,0 +1,180 @@
+//! One handler and one event: the call, its timeout and its panics, and what follows from the answer.
+//!
+//! Workers of an outbox call in this way, and so do consumers of a broker. Nothing here knows where the event came from, or
+//! writes anything down.
+
+use std::{any::Any, panic::AssertUnwindSafe, sync::Arc};
+
+use futures_util::FutureExt;
+use tokio::time::{Duration, timeout};
+use tracing::Span;
+
+use super::{
+    handler::{Failed, Progress, Registered, Runs},
+    trace::{Traces, ended, inside},
+};
+use crate::domain::{Delivery, Failure, HandlerError, Outcome, RetryPolicy, Verdict, both, combine, decide};
+
+/// What holds for handlers that don't say otherwise.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Calling<'a> {
+    pub(crate) retry: &'a RetryPolicy,
+    pub(crate) handler_timeout: Duration,
+    pub(crate) traces: &'a Traces,
+}
+
+/// What becomes of an event, and what its row has to remember of its handlers.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    pub(crate) verdict: Verdict,
+    pub(crate) progress: Option<Box<str>>,
+}
+
+impl Judged {
+    pub(crate) fn alone(verdict: Verdict) -> Self {
+        Self { verdict, progress: None }
+    }
+}
+
+/// What the circuit of a handler's destination has to say to its answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Told {
+    /// There is none, or it has nothing to say.
+    Nothing,
+    /// How long to wait, if it is open now.
+    By(Option<Duration>),
+}
+
+impl<'a> Calling<'a> {
+    /// Every handler that has not had its part, one after another: the failure of one keeps none of the others back.
+    pub(crate) async fn run_all(
+        self,
+        handlers: &[Arc<Registered>],
+        delivery: &Delivery,
+    ) -> (Judged, Result<Outcome, Failure>) {
+        if let ([alone], None) = (handlers, &delivery.record().progress) {
+            let (verdict, result) = self.run_one(alone, delivery).await;
+            return (Judged::alone(verdict), result);
+        }
+        let mut progress = Progress::of(delivery.record());
+        let attempts = delivery.record().attempts;
+        let earlier = progress.errors().map(|error| Verdict::Dead { attempts, error: error.to_owned() });
+        let mut verdicts: Vec<_> = earlier.collect();
+        let mut outcome = Ok(Outcome::Done);
+        for registered in handlers {
+            if progress.has(&registered.id) {
+                continue;
+            }
+            let (verdict, result) = self.run_one(registered, delivery).await;
+            match &verdict {
+                Verdict::Done => progress.succeeded(&registered.id),
+                Verdict::Dead { error, .. } => progress.failed(&registered.id, error),
+                Verdict::Retry { .. } | Verdict::Defer { .. } => {}
+            }
+            verdicts.push(verdict);
+            if outcome == Ok(Outcome::Done) {
+                outcome = result;
+            }
+        }
+        (Judged { verdict: combine(verdicts), progress: progress.stored() }, outcome)
+    }
+
+    /// A handler, its timeout and its panics; and what follows from its answer.
+    async fn run_one(self, registered: &Registered, delivery: &Delivery) -> (Verdict, Result<Outcome, Failure>) {
+        let Runs::Each(handler) = &registered.runs else {
+            // It is alone on its route, which the builder has checked, and then it is called in another way.
+            let error = HandlerError::msg("the handler takes several events and is not alone").permanent();
+            let delivery = delivery.to(&registered.id);
+            return self.judge(registered, delivery, Err(error.into()), Told::Nothing, &Span::none()).await;
+        };
+        if !handler.takes(delivery.event()) {
+            return (Verdict::Done, Ok(Outcome::Done));
+        }
+        let mut delivery = delivery.to(&registered.id);
+        let ticket = match registered.destination.as_ref().map(|destination| destination.enter()) {
+            Some(Err(after)) => return (Verdict::Defer { after }, Ok(Outcome::RetryAfter(after))),
+            Some(Ok(ticket)) => Some(ticket),
+            None => None,
+        };
+        let span = self.traces.delivery(&mut delivery, handler.passes_on());
+        let result = guard(self.limit(registered), || inside(&span, || handler.handle(delivery.clone()))).await;
+        ended(&span, &result);
+        let told = ticket.map_or(Told::Nothing, |ticket| Told::By(ticket.end(&result)));
+        self.judge(registered, delivery, result, told, &span).await
+    }
+
+    /// From what a handler answered to a verdict: by what its destination's circuit told, its policy, and its fallback, when that was its last attempt.
+    pub(crate) async fn judge(
+        self,
+        registered: &Registered,
+        delivery: Delivery,
+        result: Result<Outcome, Failure>,
+        told: Told,
+        span: &Span,
+    ) -> (Verdict, Result<Outcome, Failure>) {
+        if let Told::By(down) = told {
+            let says_so = matches!(&result, Err(Failure::Error(error)) if error.is_unavailable());
+            // Not open yet: a short while, as after a first failure.
+            let soon = || says_so.then(|| self.policy(registered).delay(1, fastrand::f64()));
+            if let Some(after) = down.or_else(soon) {
+                return (Verdict::Defer { after }, result);
+            }
+        }
+        let verdict = self.decide(registered, &delivery, &result);
+        match (verdict, result, &registered.fallback) {
+            (Verdict::Dead { attempts, error }, Err(failure), Some(fallback)) if failure.counts() => {
+                let failed = Failed::new(delivery.clone(), attempts, failure);
+                let id = delivery.event().id();
+                let handle = || inside(span, || fallback.handle(delivery, failed));
+                let answer = guard(self.limit(registered), handle).await;
+                let second = match answer {
+                    Ok(Outcome::Done) => {
+                        tracing::warn!(event_id = %id, handler = %registered.id, attempts, error, "the handler has failed for good, and its fallback took the event");
+                        return (Verdict::Done, Ok(Outcome::Done));
+                    }
+                    Ok(_) => Failure::Error(HandlerError::msg("a fallback can't ask for another try")),
+                    Err(failure) => failure,
+                };
+                let error = both(&error, &format!("then the fallback failed: {second}"));
+                (Verdict::Dead { attempts, error }, Err(second))
+            }
+            (verdict, result, _) => (verdict, result),
+        }
+    }
+
+    pub(crate) fn limit(self, registered: &Registered) -> Duration {
+        registered.timeout.unwrap_or(self.handler_timeout)
+    }
+
+    pub(crate) fn decide(
+        self,
+        registered: &Registered,
+        delivery: &Delivery,
+        result: &Result<Outcome, Failure>,
+    ) -> Verdict {
+        decide(self.policy(registered), delivery.record().attempts, result, fastrand::f64())
+    }
+
+    pub(crate) fn policy(self, registered: &'a Registered) -> &'a RetryPolicy {
+        registered.retry.as_ref().unwrap_or(self.retry)
+    }
+}
+
+/// Runs user code: its errors, its panics (also while it makes its future) and its timeout are failures.
+pub(crate) async fn guard<T, F>(limit: Duration, make: impl FnOnce() -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, HandlerError>>,
+{
+    let guarded = AssertUnwindSafe(async { make().await }).catch_unwind();
+    match timeout(limit, guarded).await {
+        Ok(Ok(answer)) => answer.map_err(Failure::from),
+        Ok(Err(panic)) => Err(Failure::Panic(panic_text(&*panic))),
+        Err(_) => Err(Failure::Timeout(limit)),
+    }
+}
+
+/// The words of a panic.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a value that is not text").to_owned()
+}

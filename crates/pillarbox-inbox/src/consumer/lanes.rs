@@ -1,0 +1,353 @@
+//! The consumer's memory: which messages it holds, and which of them may run.
+//!
+//! Messages of one key stand in one lane, in the order in which they came, and run one after another. A message without a key
+//! has a lane by its own id, so that a second delivery of it waits for the first. What has failed goes back to the front of its
+//! lane, and the lane waits with it; other lanes go on.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
+
+use pillarbox_core::{
+    domain::Delivery,
+    port::{Incoming, Ticket},
+};
+use tokio::time::Instant;
+
+/// A message that the consumer holds.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) ticket: Ticket,
+    pub(super) message: Arc<Incoming>,
+    /// What it is known by when it comes again.
+    pub(super) id: String,
+    pub(super) next: Next,
+    /// The guard has its mark, made for this job.
+    pub(super) marked: bool,
+    /// How often the consumer's own database has failed it in a row.
+    pub(super) setbacks: u32,
+}
+
+/// What is to be done with a message.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Call its handlers.
+    Handle(Delivery),
+    /// The same, in a transaction.
+    Work(Delivery),
+    /// Put it into the dead letter queue.
+    Park { reason: String, attempts: u32 },
+}
+
+impl Next {
+    fn works(&self) -> bool {
+        matches!(self, Self::Work(_))
+    }
+}
+
+/// The lane of a key, or of a message without one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum LaneKey {
+    Key(Arc<str>),
+    Alone(Arc<str>),
+}
+
+/// Jobs of one lane that run now, in order.
+#[derive(Debug)]
+pub(super) struct Drawn {
+    pub(super) lane: LaneKey,
+    pub(super) jobs: VecDeque<Job>,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    jobs: VecDeque<Job>,
+    standing: Standing,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Standing {
+    #[default]
+    Idle,
+    Ready,
+    Running,
+    /// Until then.
+    Waiting(Instant),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    of_key: HashMap<LaneKey, Lane>,
+    ready: VecDeque<LaneKey>,
+    later: BinaryHeap<Reverse<(Instant, LaneKey)>>,
+    /// Of everything that was received and not acknowledged or given back.
+    tickets: HashSet<Ticket>,
+}
+
+impl Lanes {
+    /// Takes a message on.
+    pub(super) fn add(&mut self, key: LaneKey, job: Job) {
+        self.tickets.insert(job.ticket);
+        let lane = self.of_key.entry(key.clone()).or_default();
+        lane.jobs.push_back(job);
+        if lane.standing == Standing::Idle {
+            lane.standing = Standing::Ready;
+            self.ready.push_back(key);
+        }
+    }
+
+    /// What runs next: one message, or up to `most` of them that work in a transaction together. Of one lane they come in
+    /// order, and no id comes twice.
+    pub(super) fn draw(&mut self, most: usize, now: Instant) -> Vec<Drawn> {
+        self.wake(now);
+        let mut drawn: Vec<Drawn> = Vec::new();
+        let mut ids: HashSet<String> = HashSet::new();
+        let mut looked_at = self.ready.len();
+        while ids.len() < most.max(1) && looked_at > 0 {
+            looked_at -= 1;
+            let Some(key) = self.ready.pop_front() else { break };
+            let Some(lane) = self.of_key.get_mut(&key) else { continue };
+            let works = lane.jobs.front().is_some_and(|job| job.next.works());
+            if !drawn.is_empty() && !works {
+                // It runs alone, by another worker.
+                self.ready.push_back(key);
+                continue;
+            }
+            let mut jobs = VecDeque::new();
+            while let Some(job) = lane.jobs.front() {
+                let fits = jobs.is_empty() || works && job.next.works();
+                if !fits || ids.len() >= most.max(1) || !ids.insert(job.id.clone()) {
+                    break;
+                }
+                jobs.extend(lane.jobs.pop_front());
+            }
+            if jobs.is_empty() {
+                self.ready.push_back(key);
+                continue;
+            }
+            lane.standing = Standing::Running;
+            drawn.push(Drawn { lane: key, jobs });
+            if !works {
+                break;
+            }
+        }
+        drawn
+    }
+
+    /// What ran in a lane has ended; these come again, in their order, at a time or at once.
+    pub(super) fn end(&mut self, key: &LaneKey, mut again: VecDeque<Job>, at: Option<Instant>) {
+        let Some(lane) = self.of_key.get_mut(key) else { return };
+        while let Some(job) = again.pop_back() {
+            lane.jobs.push_front(job);
+        }
+        match (lane.jobs.is_empty(), at) {
+            (true, _) => {
+                self.of_key.remove(key);
+            }
+            (false, Some(at)) => {
+                lane.standing = Standing::Waiting(at);
+                self.later.push(Reverse((at, key.clone())));
+            }
+            (false, None) => {
+                lane.standing = Standing::Ready;
+                self.ready.push_back(key.clone());
+            }
+        }
+    }
+
+    /// Lanes whose time has come are ready.
+    fn wake(&mut self, now: Instant) {
+        while self.later.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+            let Some(Reverse((at, key))) = self.later.pop() else { break };
+            if let Some(lane) = self.of_key.get_mut(&key)
+                && lane.standing == Standing::Waiting(at)
+            {
+                lane.standing = Standing::Ready;
+                self.ready.push_back(key);
+            }
+        }
+    }
+
+    /// When the next lane is ready that is not yet.
+    pub(super) fn next_at(&self) -> Option<Instant> {
+        self.later.peek().map(|Reverse((at, _))| *at)
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Whether something was drawn and has not ended.
+    pub(super) fn is_running(&self) -> bool {
+        self.of_key.values().any(|lane| lane.standing == Standing::Running)
+    }
+
+    /// Messages are acknowledged, or on their way to that.
+    pub(super) fn forget(&mut self, tickets: &[Ticket]) {
+        for ticket in tickets {
+            self.tickets.remove(ticket);
+        }
+    }
+
+    /// How many messages are held.
+    pub(super) fn held(&self) -> usize {
+        self.tickets.len()
+    }
+
+    /// All that are held, for [`Source::hold`](pillarbox_core::port::Source::hold).
+    pub(super) fn tickets(&self) -> Vec<Ticket> {
+        self.tickets.iter().copied().collect()
+    }
+
+    /// Everything that waits, at the end.
+    pub(super) fn drain(&mut self) -> Vec<Job> {
+        self.ready.clear();
+        self.later.clear();
+        self.of_key.drain().flat_map(|(_, lane)| lane.jobs).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use pillarbox_core::{
+        Event,
+        domain::{Epoch, Partition, Record, Seq, Timestamp},
+    };
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn job(number: u64, works: bool) -> Job {
+        let event = Event::builder("e").json(&number).build().unwrap();
+        let record = Record {
+            seq: Seq(0),
+            partition: Partition(0),
+            event,
+            attempts: 0,
+            starts: 0,
+            progress: None,
+            created_at: Timestamp::from_micros(0),
+        };
+        let delivery = Delivery::new(record, Epoch(0));
+        Job {
+            ticket: Ticket(number),
+            message: Arc::default(),
+            id: number.to_string(),
+            next: if works { Next::Work(delivery) } else { Next::Handle(delivery) },
+            marked: false,
+            setbacks: 0,
+        }
+    }
+
+    fn key(name: &str) -> LaneKey {
+        LaneKey::Key(name.into())
+    }
+
+    fn numbers(drawn: &[Drawn]) -> Vec<Vec<u64>> {
+        drawn.iter().map(|drawn| drawn.jobs.iter().map(|job| job.ticket.0).collect()).collect()
+    }
+
+    #[test]
+    fn messages_of_a_key_run_one_after_another_and_others_beside_them() {
+        let now = Instant::now();
+        let mut lanes = Lanes::default();
+        for (number, name) in [(1, "a"), (2, "a"), (3, "b")] {
+            lanes.add(key(name), job(number, false));
+        }
+        let first = lanes.draw(10, now);
+        assert_eq!(numbers(&first), [[1]]);
+        assert_eq!(numbers(&lanes.draw(10, now)), [[3]]);
+        assert!(lanes.draw(10, now).is_empty(), "the second of its key waits");
+        lanes.end(&key("a"), VecDeque::new(), None);
+        assert_eq!(numbers(&lanes.draw(10, now)), [[2]]);
+    }
+
+    #[test]
+    fn those_that_work_in_a_transaction_are_drawn_together() {
+        let now = Instant::now();
+        let mut lanes = Lanes::default();
+        for (number, name, works) in [(1, "a", true), (2, "a", true), (3, "b", false), (4, "c", true), (5, "a", true)] {
+            lanes.add(key(name), job(number, works));
+        }
+        assert_eq!(numbers(&lanes.draw(4, now)), [vec![1, 2, 5], vec![4]]);
+        assert_eq!(numbers(&lanes.draw(4, now)), [[3]]);
+    }
+
+    #[test]
+    fn a_second_delivery_of_a_message_waits_for_the_first() {
+        let now = Instant::now();
+        let mut lanes = Lanes::default();
+        for ticket in [1, 2] {
+            lanes.add(key("a"), Job { id: "same".into(), ..job(ticket, true) });
+        }
+        assert_eq!(numbers(&lanes.draw(10, now)), [[1]]);
+        lanes.end(&key("a"), VecDeque::new(), None);
+        assert_eq!(numbers(&lanes.draw(10, now)), [[2]]);
+    }
+
+    #[test]
+    fn what_failed_comes_first_and_its_lane_waits() {
+        let now = Instant::now();
+        let mut lanes = Lanes::default();
+        for number in 1..=3 {
+            lanes.add(key("a"), job(number, true));
+        }
+        lanes.add(key("b"), job(9, false));
+        let mut drawn = lanes.draw(2, now);
+        assert_eq!(numbers(&drawn), [[1, 2]]);
+        let at = now + Duration::from_secs(5);
+        lanes.end(&key("a"), std::mem::take(&mut drawn[0].jobs), Some(at));
+        assert_eq!(lanes.next_at(), Some(at));
+        assert_eq!(numbers(&lanes.draw(9, now)), [[9]]);
+        assert!(lanes.draw(9, now).is_empty());
+        assert_eq!(numbers(&lanes.draw(9, at)), [[1, 2, 3]]);
+    }
+
+    proptest! {
+        /// Whatever is drawn, put back and ended: each key in order, each message once at a time, and none is forgotten.
+        #[test]
+        fn every_message_runs_to_its_end_in_the_order_of_its_key(
+            keys in proptest::collection::vec((0..4_u8, any::<bool>()), 1..40),
+            most in 1..6_usize,
+            fates in proptest::collection::vec(0..4_u8, 0..200),
+        ) {
+            let mut now = Instant::now();
+            let mut lanes = Lanes::default();
+            for (number, (lane, works)) in (0..).zip(&keys) {
+                lanes.add(key(&lane.to_string()), job(number, *works));
+            }
+            let mut fates = fates.into_iter();
+            let mut ended: Vec<u64> = Vec::new();
+            let mut rounds = 0;
+            while ended.len() < keys.len() {
+                rounds += 1;
+                prop_assert!(rounds < 10_000, "stuck");
+                now += Duration::from_secs(1);
+                let drawn = lanes.draw(most, now);
+                prop_assert!(drawn.iter().map(|drawn| drawn.jobs.len()).sum::<usize>() <= most.max(1));
+                for Drawn { lane, mut jobs } in drawn {
+                    match fates.next() {
+                        Some(0) => lanes.end(&lane, jobs, None),
+                        Some(1) => lanes.end(&lane, jobs, Some(now + Duration::from_secs(3))),
+                        Some(2) => {
+                            ended.extend(jobs.pop_front().map(|job| job.ticket.0));
+                            lanes.end(&lane, jobs, None);
+                        }
+                        _ => {
+                            ended.extend(jobs.drain(..).map(|job| job.ticket.0));
+                            lanes.end(&lane, VecDeque::new(), None);
+                        }
+                    }
+                }
+            }
+            for lane in 0..4_u8 {
+                let of_lane: Vec<_> = ended.iter().filter(|number| keys[usize::try_from(**number).unwrap()].0 == lane).collect();
+                prop_assert!(of_lane.is_sorted(), "{ended:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! The consumer loop: receive, drop what is known, handle, acknowledge.
+//!
+//! ```text
+//!  broker ──> pump ──> lanes ──> workers ──> handlers ──> acknowledger ──> broker
+//!                        ▲           │ given up: dead letter queue, then ──┘
+//!                        └─ again ───┘
+//! ```
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `builder` | every setting |
+//! | `lanes` | what is held, and what may run |
+//! | `worker` | one message from its lane to its end |
+//! | `in_tx` | many messages in one transaction, with their entries in the inbox |
+//!
+//! Nothing is acknowledged before its work, or its place in the dead letter queue, is durable. When the process dies:
+//! - before a message's handler has run, or while it runs: the broker gives the message to another. With the inbox nothing of the
+//!   work is there; with a guard the mark may be (see [`Guard`]);
+//! - between the work and the acknowledgement: it comes again, and inbox or guard know it. Without either, the handler is called
+//!   a second time;
+//! - between the dead letter queue and the acknowledgement: it comes again, and its handler has another round of attempts; if they
+//!   fail, it is the same letter;
+//! - while it waits for its next attempt: it comes again, and attempts are counted from the start.
+
+mod builder;
+mod in_tx;
+mod lanes;
+mod observe;
+mod worker;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use pillarbox_core::{
+    domain::{Delivery, Epoch, Partition, Record, Seq},
+    engine::{Calls, Takes},
+    port::{Received, Source, Ticket},
+};
+use tokio::{
+    sync::Notify,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    builder::Settings,
+    in_tx::Desk,
+    lanes::{Job, LaneKey, Lanes, Next},
+    observe::Meters,
+    worker::Worker,
+};
+pub use self::{
+    builder::{Builder, OnUnknown, WithInbox},
+    observe::name as metric,
+};
+use crate::{DeadLetters, Guard, message};
+
+/// A running consumer. Call [`shutdown`](Self::shutdown) before the process ends; one that is dropped stops too, and what it held
+/// comes again in the broker's own time.
+///
+/// ```no_run
+/// # async fn example<E: pillarbox_core::OutboxEvent>(
+/// #     source: impl pillarbox_core::port::Source,
+/// #     queue: pillarbox_inbox::DeadLetters,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn send_mail<E>(_: E) -> Result<(), std::io::Error> { Ok(()) }
+/// use pillarbox_inbox::{Consumer, Guard, MemoryGuard};
+///
+/// let consumer = Consumer::builder("mailer", source, queue)
+///     .guard(Guard::new(MemoryGuard::new()))
+///     .handle(|placed: E| async move { send_mail(placed).await })
+///     .start()
+///     .await?;
+/// // ... until the process is told to end:
+/// consumer.shutdown().await;
+/// # Ok(()) }
+/// ```
+pub struct Consumer {
+    shared: Arc<Shared>,
+    tasks: Mutex<JoinSet<()>>,
+    /// Nothing new is received or started.
+    stop: CancellationToken,
+    /// What runs is dropped.
+    abort: CancellationToken,
+    /// The last acknowledgements are out.
+    end: CancellationToken,
+    _on_drop: tokio_util::sync::DropGuard,
+}
+
+/// What the tasks of one consumer share.
+struct Shared {
+    name: Arc<str>,
+    source: Arc<dyn Source>,
+    letters: DeadLetters,
+    calls: Calls,
+    guard: Option<Guard>,
+    desk: Option<Arc<dyn Desk>>,
+    settings: Settings,
+    meters: Meters,
+    lanes: Mutex<Lanes>,
+    /// Dealt with, and to be acknowledged.
+    dealt_with: Mutex<Vec<Ticket>>,
+    /// There is something to run.
+    work: Notify,
+    /// There is something to acknowledge.
+    done: Notify,
+    /// There is room for more.
+    room: Notify,
+}
+
+impl Consumer {
+    fn spawn(
+        name: String,
+        source: Arc<dyn Source>,
+        letters: DeadLetters,
+        calls: Calls,
+        guard: Option<Guard>,
+        desk: Option<Arc<dyn Desk>>,
+        settings: Settings,
+    ) -> Self {
+        let meters = Meters::new(&settings.metrics_prefix, &name);
+        let shared = Arc::new(Shared {
+            name: name.into(),
+            source,
+            letters,
+            calls,
+            guard,
+            desk,
+            meters,
+            lanes: Mutex::default(),
+            dealt_with: Mutex::default(),
+            work: Notify::new(),
+            done: Notify::new(),
+            room: Notify::new(),
+            settings,
+        });
+        let (stop, abort, end) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+        let mut tasks = JoinSet::new();
+        for _ in 0..shared.settings.workers {
+            tasks.spawn(Worker::new(shared.clone()).run(stop.clone(), abort.clone()));
+        }
+        tasks.spawn(shared.clone().pump(stop.clone()));
+        tasks.spawn(shared.clone().hold(end.clone()));
+        tasks.spawn(shared.clone().upkeep(stop.clone()));
+        tasks.spawn(shared.clone().sample(stop.clone()));
+        tasks.spawn(shared.clone().acknowledge(end.clone()));
+        let all = CancellationToken::new();
+        let on_drop = all.clone().drop_guard();
+        tasks.spawn({
+            let (stop, abort, end) = (stop.clone(), abort.clone(), end.clone());
+            async move {
+                tokio::select! {
+                    () = all.cancelled() => [stop, abort, end].iter().for_each(CancellationToken::cancel),
+                    () = end.cancelled() => {}
+                }
+            }
+        });
+        Self { shared, tasks: Mutex::new(tasks), stop, abort, end, _on_drop: on_drop }
+    }
+
+    /// How many messages it holds: received, and not acknowledged yet.
+    pub fn held(&self) -> usize {
+        self.shared.lanes.lock().held()
+    }
+
+    /// Receives nothing more, lets running handlers finish within their time, acknowledges what is dealt with, and gives back
+    /// the rest.
+    pub async fn shutdown(&self) {
+        self.stop.cancel();
+        let deadline = Instant::now() + self.shared.settings.drain_timeout;
+        while self.shared.is_running() && Instant::now() < deadline {
+            sleep(Duration::from_millis(2)).await;
+        }
+        self.abort.cancel();
+        while self.shared.is_running() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        self.end.cancel();
+        let mut tasks = std::mem::take(&mut *self.tasks.lock());
+        while tasks.join_next().await.is_some() {}
+        self.shared.give_back().await;
+        self.shared.source.close().await;
+    }
+}
+
+impl Shared {
+    /// Fills the lanes.
+    async fn pump(self: Arc<Self>, stop: CancellationToken) {
+        let mut pause = Duration::from_millis(50);
+        loop {
+            let room = self.settings.prefetch.saturating_sub(self.lanes.lock().held());
+            if room == 0 {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    () = self.room.notified() => continue,
+                }
+            }
+            let received = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                received = self.source.receive(room) => received,
+            };
+            match received {
+                Ok(messages) => {
+                    pause = Duration::from_millis(50);
+                    self.take_on(messages);
+                }
+                Err(error) => {
+                    self.meters.errors.increment(1);
+                    tracing::warn!(consumer = %self.name, source = self.source.name(), %error, ?pause, "nothing can be received: the broker is asked again");
+                    tokio::select! {
+                        () = stop.cancelled() => return,
+                        () = sleep(pause) => {}
+                    }
+                    pause = (pause * 2).min(Duration::from_secs(5));
+                }
+            }
+        }
+    }
+
+    fn take_on(&self, messages: Vec<Received>) {
+        self.meters.received.increment(messages.len() as u64);
+        let mut lanes = self.lanes.lock();
+        for received in messages {
+            let (key, job) = self.job(received);
+            lanes.add(key, job);
+            self.work.notify_one();
+        }
+        self.measure(&lanes);
+    }
+
+    /// What is to be done with a message.
+    fn job(&self, received: Received) -> (LaneKey, Job) {
+        let Received { ticket, deliveries, message } = received;
+        let facts = message::facts(&message);
+        let next = match message::event(&message) {
+            Err(reason) => Next::Park { reason: format!("the message can't be read: {reason}"), attempts: 0 },
+            Ok(_) if deliveries > self.settings.max_deliveries => {
+                let earlier = deliveries - 1;
+                let reason =
+                    format!("it was delivered {earlier} times, and each time its consumer ended before it did");
+                Next::Park { reason, attempts: 0 }
+            }
+            Ok(event) => {
+                let takes = self.calls.takes(&event);
+                let record = Record {
+                    seq: Seq(0),
+                    partition: event.key_partition().unwrap_or(Partition(0)),
+                    created_at: event.occurred_at(),
+                    event,
+                    attempts: 0,
+                    starts: 0,
+                    progress: None,
+                };
+                let delivery = Delivery::new(record, Epoch(0));
+                if takes == Takes::InTx { Next::Work(delivery) } else { Next::Handle(delivery) }
+            }
+        };
+        let key = match &message.key {
+            Some(key) => LaneKey::Key(key.as_str().into()),
+            None => LaneKey::Alone(facts.id.as_str().into()),
+        };
+        (key, Job { ticket, message: Arc::new(message), id: facts.id, next, marked: false, setbacks: 0 })
+    }
+
+    /// Tells the broker what is dealt with, many at a time.
+    async fn acknowledge(self: Arc<Self>, end: CancellationToken) {
+        loop {
+            let tickets = std::mem::take(&mut *self.dealt_with.lock());
+            if tickets.is_empty() {
+                tokio::select! {
+                    biased;
+                    () = self.done.notified() => continue,
+                    () = end.cancelled() => {
+                        if self.dealt_with.lock().is_empty() {
+                            return;
+                        }
+                        continue;
+                    }
+                }
+            }
+            let answers = self.source.acknowledge(&tickets).await;
+            if let Some(error) = answers.iter().find_map(|answer| answer.as_ref().err()) {
+                self.meters.errors.increment(1);
+                tracing::warn!(consumer = %self.name, %error, "messages that are dealt with could not be acknowledged: they come again, and are known");
+            }
+            let mut lanes = self.lanes.lock();
+            lanes.forget(&tickets);
+            self.measure(&lanes);
+            drop(lanes);
+            self.room.notify_one();
+        }
+    }
+
+    /// Keeps the broker from giving to others what is held here.
+    async fn hold(self: Arc<Self>, end: CancellationToken) {
+        let Some(again_after) = self.source.gives().again_after else { return };
+        loop {
+            tokio::select! {
+                () = end.cancelled() => return,
+                () = sleep(again_after / 3) => {}
+            }
+            let tickets = self.lanes.lock().tickets();
+            if !tickets.is_empty() {
+                self.source.hold(&tickets).await;
+            }
+        }
+    }
+
+    /// Makes room where the time of something is over.
+    async fn upkeep(self: Arc<Self>, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = sleep(self.settings.upkeep_every) => {}
+            }
+            let failed = |what: &str, error: crate::Error| {
+                self.meters.errors.increment(1);
+                tracing::error!(consumer = %self.name, error = &error as &dyn std::error::Error, "{what}");
+            };
+            if let Some(guard) = &self.guard
+                && let Err(error) = guard.purge().await
+            {
+                failed("the guard's old marks could not be removed; it is tried again", error);
+            }
+            if let Err(error) = self.letters.purge().await {
+                failed("finished dead letters could not be removed; it is tried again", error);
+            }
+            if let Some(desk) = &self.desk
+                && let Err(error) = desk.rotate().await
+            {
+                failed("the inbox could not make room; it is tried again", error);
+            }
+        }
+    }
+
+    async fn sample(self: Arc<Self>, stop: CancellationToken) {
+        loop {
+            #[expect(clippy::cast_precision_loss, reason = "a gauge of messages")]
+            match self.source.lag().await {
+                Ok(Some(lag)) => self.meters.lag.set(lag as f64),
+                Ok(None) => {}
+                Err(error) => tracing::debug!(consumer = %self.name, %error, "the lag is not known"),
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = sleep(self.settings.sample_every) => {}
+            }
+        }
+    }
+
+    /// What is left at the end goes back to the broker, and its marks are taken off.
+    async fn give_back(&self) {
+        let (jobs, tickets) = {
+            let mut lanes = self.lanes.lock();
+            (lanes.drain(), lanes.tickets())
+        };
+        if let Some(guard) = &self.guard {
+            for job in jobs.iter().filter(|job| job.marked) {
+                if let Err(error) = guard.release(&self.name, &worker::mark(job)).await {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        id = job.id,
+                        "a mark could not be taken off: the message is dropped when it comes again, until the mark's time is over"
+                    );
+                }
+            }
+        }
+        if !tickets.is_empty() {
+            self.source.give_back(&tickets).await;
+        }
+    }
+
+    fn is_running(&self) -> bool {
+        self.lanes.lock().is_running()
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a gauge of messages")]
+    fn measure(&self, lanes: &Lanes) {
+        self.meters.held.set(lanes.held() as f64);
+    }
+}
+
+impl fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer").field("name", &self.shared.name).field("held", &self.held()).finish_non_exhaustive()
+    }
+}

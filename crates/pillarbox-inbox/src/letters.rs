@@ -1,0 +1,374 @@
+//! The dead letter queue: what a consumer gave up, and what people do about it.
+//!
+//! A letter is changed by compare and set alone, so that of two people at once one acts. A replay goes in three steps: it claims
+//! the letter for a minute, sends the message, and says so in the letter. When the process dies:
+//! - before the claim: nothing has happened;
+//! - between the claim and the broker's word: the claim lapses, and the letter is pending as before. Whether the message went
+//!   out is not known; a second replay sends it again, and the consumer's guard or inbox drops one of them;
+//! - after the broker's word: as before. The letter is pending still, its replay is not counted, and the message is on its way.
+//!
+//! Parking a message is one step, and the consumer acknowledges after it: if it dies between the two, the message comes again,
+//! and when it fails again it is the same letter.
+
+use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use pillarbox_core::{
+    domain::{ERROR_LIMIT, Key, Timestamp, limit},
+    port::{
+        Actor, Claim, Incoming, Letter, LetterAction, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore,
+        Message, Sink,
+    },
+};
+use sha2::{Digest as _, Sha256};
+use tokio::time::{Instant, sleep_until};
+
+use crate::{Error, message};
+
+/// The header of a replayed message that says for whom it is: other consumers of the topic have dealt with it.
+pub const REPLAY_FOR: &str = "pillarbox-replay-for";
+/// The header of a replayed message that says which replay it is.
+pub const REPLAY_NUMBER: &str = "pillarbox-replay";
+
+/// How long a claim stands: longer than a sink may take to answer.
+const CLAIM: Duration = Duration::from_mins(1);
+
+/// A queue of dead letters. Cheap to clone.
+///
+/// ```
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use pillarbox_core::port::{Actor, LetterQuery};
+/// use pillarbox_inbox::{DeadLetters, MemoryLetters};
+///
+/// let queue = DeadLetters::new(MemoryLetters::new());
+/// let ada = Actor::new("ada").because("the customer has called");
+/// for letter in queue.list(&LetterQuery::default(), None, 20).await? {
+///     println!("{} {} {}", letter.id, letter.event_type, letter.reason);
+///     queue.discard(&letter.id, &ada).await?;
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct DeadLetters {
+    store: Arc<dyn LetterStore>,
+    sink: Option<Arc<dyn Sink>>,
+    most_replays: u32,
+    retention: Duration,
+}
+
+/// A message that a consumer gives up.
+#[derive(Clone, Debug)]
+pub struct Parked<'a> {
+    /// Who gives it up.
+    pub consumer: &'a str,
+    /// The message.
+    pub message: &'a Incoming,
+    /// Why.
+    pub reason: &'a str,
+    /// How often it was tried.
+    pub attempts: u32,
+}
+
+impl DeadLetters {
+    /// A queue without a way back: letters can be looked at and discarded. At most 3 replays; finished letters are kept for 7
+    /// days, pending ones for ever.
+    pub fn new(store: impl LetterStore) -> Self {
+        Self { store: Arc::new(store), sink: None, most_replays: 3, retention: Duration::from_hours(7 * 24) }
+    }
+
+    /// The way back to the broker, for replays.
+    #[must_use]
+    pub fn sink(mut self, sink: Arc<dyn Sink>) -> Self {
+        self.sink = Some(sink);
+        self
+    }
+
+    /// How often a letter may be replayed. Default: 3.
+    #[must_use]
+    pub fn most_replays(mut self, most: u32) -> Self {
+        self.most_replays = most;
+        self
+    }
+
+    /// How long finished letters are kept. Default: 7 days.
+    #[must_use]
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// Adds a message that was given up. One that was there before, and has come back, is pending again, and its replays still
+    /// count.
+    pub async fn park(&self, parked: &Parked<'_>) -> Result<LetterId, Error> {
+        let now = self.store.now().await?;
+        let new = letter(parked, now);
+        if self.store.insert(&new).await? {
+            return Ok(new.id);
+        }
+        self.change(&new.id, |stored| {
+            let kept = Letter { replays: stored.replays, history: stored.history.clone(), ..new.clone() };
+            Ok(Letter { version: stored.version, ..kept })
+        })
+        .await?;
+        Ok(new.id)
+    }
+
+    /// Letters that match, newest first, after a place in that order.
+    pub async fn list(
+        &self,
+        query: &LetterQuery,
+        after: Option<&LetterPlace>,
+        limit: u32,
+    ) -> Result<Vec<Letter>, Error> {
+        Ok(self.store.list(query, after, limit).await?)
+    }
+
+    /// How many letters match.
+    pub async fn count(&self, query: &LetterQuery) -> Result<u64, Error> {
+        Ok(self.store.count(query).await?)
+    }
+
+    /// How many letters wait for a person.
+    pub async fn pending(&self) -> Result<u64, Error> {
+        self.count(&LetterQuery { status: Some(LetterStatus::Pending), ..LetterQuery::default() }).await
+    }
+
+    /// The letter of an id.
+    pub async fn find(&self, id: &LetterId) -> Result<Option<Letter>, Error> {
+        Ok(self.store.find(id).await?)
+    }
+
+    /// Sends a pending letter to its topic again, for the consumer that gave it up. Of several calls at once one sends it; the
+    /// others are told that somebody is at it, or that it is not pending any more.
+    pub async fn replay(&self, id: &LetterId, actor: &Actor) -> Result<(), Error> {
+        let sink = self.sink.as_ref().ok_or(Error::NoSink)?;
+        let by = pillarbox_core::new_id().to_string();
+        let now = self.store.now().await?;
+        let claimed = self.change(id, |letter| claimed(letter, now, &by, self.most_replays)).await?;
+        let message = replayed_message(&claimed);
+        let answer = sink.send(std::slice::from_ref(&message)).await;
+        if let Some(Err(error)) = answer.into_iter().next() {
+            // Nothing was taken: whoever comes next need not wait for the claim's end.
+            self.change(id, |letter| Ok(Letter { claim: None, ..letter.clone() })).await?;
+            return Err(error.into());
+        }
+        let now = self.store.now().await?;
+        self.change(id, |letter| Ok(sent(letter, now, &by, actor))).await?;
+        Ok(())
+    }
+
+    /// Says that a pending letter does not matter.
+    pub async fn discard(&self, id: &LetterId, actor: &Actor) -> Result<(), Error> {
+        let now = self.store.now().await?;
+        self.change(id, |letter| {
+            free(letter, now, "discarded")?;
+            let status = LetterStatus::Discarded;
+            Ok(Letter { status, finished_at: Some(now), ..acted(letter, now, "discard", actor) })
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Puts another payload in the place of a pending letter's, before it is replayed. Its content type stays; JSON must be
+    /// JSON.
+    pub async fn edit(&self, id: &LetterId, payload: impl Into<Bytes>, actor: &Actor) -> Result<(), Error> {
+        let payload = payload.into();
+        let now = self.store.now().await?;
+        self.change(id, |letter| {
+            free(letter, now, "edited")?;
+            check_payload(&letter.content_type, &payload)?;
+            Ok(Letter { payload: payload.clone(), ..acted(letter, now, "edit", actor) })
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Replays all pending letters that match, oldest first, at most so many a second. Letters that can't be replayed are left
+    /// out. `told` hears of each as it goes. Returns how many were sent.
+    pub async fn replay_all(
+        &self,
+        query: &LetterQuery,
+        per_second: Option<NonZeroU32>,
+        actor: &Actor,
+        mut told: impl FnMut(&Letter, Result<(), &Error>),
+    ) -> Result<u64, Error> {
+        let mut letters = Vec::new();
+        let query = LetterQuery { status: Some(LetterStatus::Pending), ..query.clone() };
+        loop {
+            let after = letters.last().map(LetterPlace::of);
+            let page = self.store.list(&query, after.as_ref(), 500).await?;
+            if page.is_empty() {
+                break;
+            }
+            // Only what is needed to find them again: there may be many, and each may be large.
+            letters.extend(page.into_iter().map(|letter| Letter { payload: Bytes::new(), ..letter }));
+        }
+        let mut sent = 0;
+        let mut next_at = Instant::now();
+        for letter in letters.iter().rev() {
+            sleep_until(next_at).await;
+            let replayed = self.replay(&letter.id, actor).await;
+            told(letter, replayed.as_ref().copied());
+            match replayed {
+                Ok(()) => {
+                    sent += 1;
+                    if let Some(rate) = per_second {
+                        next_at = Instant::now() + Duration::from_secs(1) / rate.get();
+                    }
+                }
+                Err(Error::NotPending { .. } | Error::NotFound(_) | Error::Busy(_) | Error::TooManyReplays { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Removes letters that were finished longer ago than they are kept, and says how many. A consumer does it by itself.
+    pub async fn purge(&self) -> Result<u64, Error> {
+        let before = self.store.now().await?.saturating_sub(self.retention);
+        let mut purged = 0;
+        loop {
+            let some = self.store.purge(before, 500).await?;
+            purged += some;
+            if some < 500 {
+                return Ok(purged);
+            }
+        }
+    }
+
+    /// Compares and sets until it is set.
+    async fn change(&self, id: &LetterId, to: impl Fn(&Letter) -> Result<Letter, Error>) -> Result<Letter, Error> {
+        loop {
+            let Some(stored) = self.store.find(id).await? else { return Err(Error::NotFound(id.to_string())) };
+            let mut changed = to(&stored)?;
+            changed.version = stored.version + 1;
+            if self.store.replace(&changed).await? {
+                return Ok(changed);
+            }
+        }
+    }
+}
+
+/// A new letter.
+fn letter(parked: &Parked<'_>, now: Timestamp) -> Letter {
+    let Parked { consumer, message, reason, attempts } = *parked;
+    let facts = message::facts(message);
+    let mut reason = reason.to_owned();
+    if let Some((end, _)) = reason.char_indices().nth(ERROR_LIMIT) {
+        reason.truncate(end);
+    }
+    let ours = |name: &str| name.eq_ignore_ascii_case(REPLAY_FOR) || name.eq_ignore_ascii_case(REPLAY_NUMBER);
+    Letter {
+        id: id_of(consumer, &facts.id),
+        version: 0,
+        consumer: consumer.to_owned(),
+        event_id: facts.id,
+        event_type: facts.event_type,
+        topic: message.topic.clone(),
+        key: message.key.as_ref().map(ToString::to_string),
+        content_type: message.content_type.clone(),
+        attributes: message.attributes.clone(),
+        headers: message.headers.iter().filter(|(name, _)| !ours(name)).cloned().collect(),
+        payload: message.payload.clone(),
+        reason,
+        attempts,
+        dead_at: now,
+        source: facts.source,
+        saga_id: facts.saga_id,
+        correlation_id: facts.correlation_id,
+        replays: 0,
+        status: LetterStatus::Pending,
+        finished_at: None,
+        claim: None,
+        history: Vec::new(),
+    }
+}
+
+/// The id of the letter of a consumer and a message.
+pub fn id_of(consumer: &str, event_id: &str) -> LetterId {
+    let mut hash = Sha256::new();
+    // The length keeps the two apart.
+    hash.update((consumer.len() as u64).to_be_bytes());
+    hash.update(consumer.as_bytes());
+    hash.update(event_id.as_bytes());
+    LetterId(message::hex(&hash.finalize()[..16]))
+}
+
+/// Whether a letter waits for a person, and nobody else is at it.
+fn free(letter: &Letter, now: Timestamp, action: &'static str) -> Result<(), Error> {
+    if letter.status != LetterStatus::Pending {
+        return Err(Error::NotPending { id: letter.id.to_string(), status: letter.status, action });
+    }
+    if letter.claim.as_ref().is_some_and(|claim| now < claim.until) {
+        return Err(Error::Busy(letter.id.to_string()));
+    }
+    Ok(())
+}
+
+fn claimed(letter: &Letter, now: Timestamp, by: &str, most_replays: u32) -> Result<Letter, Error> {
+    free(letter, now, "replayed")?;
+    if letter.replays >= most_replays {
+        return Err(Error::TooManyReplays { id: letter.id.to_string(), replays: letter.replays });
+    }
+    let claim = Claim { by: by.to_owned(), until: now.saturating_add(CLAIM) };
+    Ok(Letter { claim: Some(claim), ..letter.clone() })
+}
+
+/// A letter whose message the broker has. It may have died again already: then it is pending, and this replay counts.
+fn sent(letter: &Letter, now: Timestamp, by: &str, actor: &Actor) -> Letter {
+    let is_ours = letter.claim.as_ref().is_some_and(|claim| claim.by == by);
+    let letter = Letter { replays: letter.replays + 1, ..acted(letter, now, "replay", actor) };
+    if is_ours {
+        Letter { status: LetterStatus::Replayed, finished_at: Some(now), claim: None, ..letter }
+    } else {
+        letter
+    }
+}
+
+fn acted(letter: &Letter, now: Timestamp, what: &str, actor: &Actor) -> Letter {
+    let mut history = letter.history.clone();
+    history.push(LetterAction { at: now, what: what.to_owned(), who: actor.who.clone(), why: actor.why.clone() });
+    Letter { history, ..letter.clone() }
+}
+
+fn check_payload(content_type: &str, payload: &Bytes) -> Result<(), Error> {
+    if payload.len() > limit::PAYLOAD {
+        return Err(Error::Payload(format!("it has {} bytes, and {} are the most", payload.len(), limit::PAYLOAD)));
+    }
+    if message::is_json(content_type)
+        && let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(payload)
+    {
+        return Err(Error::Payload(format!("it is not JSON, as its content type {content_type:?} says: {error}")));
+    }
+    Ok(())
+}
+
+/// The message of a replay: what it was, under a new id for the broker, which may drop a second one of the old id. The event's
+/// own id is among the attributes, or in the payload, as it was.
+fn replayed_message(letter: &Letter) -> Message {
+    let mut headers = letter.headers.clone();
+    headers.push((REPLAY_FOR.into(), letter.consumer.clone()));
+    headers.push((REPLAY_NUMBER.into(), (letter.replays + 1).to_string()));
+    let mut attributes: Vec<_> =
+        letter.attributes.iter().map(|(name, value)| (name.clone().into(), value.clone())).collect();
+    let is_structured = letter.content_type.starts_with(message::STRUCTURED);
+    if !is_structured && !letter.attributes.iter().any(|(name, _)| name == "id") {
+        // No CloudEvent: its id was the broker's, and is needed to know it again.
+        attributes.push(("id".into(), letter.event_id.clone()));
+    }
+    Message {
+        topic: letter.topic.as_str().into(),
+        key: letter.key.as_deref().map(Key::from),
+        id: pillarbox_core::new_id(),
+        content_type: letter.content_type.as_str().into(),
+        attributes,
+        headers,
+        payload: letter.payload.clone(),
+    }
+}
+
+impl fmt::Debug for DeadLetters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeadLetters").field("most_replays", &self.most_replays).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,336 @@
+//! The loop without a fault, and its settings.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use pillarbox_core::{
+    Delivery, HandlerError, HandlerExt as _, RetryPolicy,
+    domain::CircuitPolicy,
+    port::{Incoming, LetterStatus},
+};
+use pillarbox_inbox::{Consumer, Guard, MemoryGuard, OnUnknown};
+
+use crate::support::{Gate, Seen, TOPIC, acknowledged, letters, message, place, retry, until};
+
+#[tokio::test]
+async fn messages_are_handled_once_and_acknowledged() {
+    let (broker, queue) = place();
+    let seen = Seen::new();
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .guard(Guard::new(MemoryGuard::new()))
+        .handle(seen.handler())
+        .start()
+        .await
+        .unwrap();
+    for number in 0..100 {
+        broker.publish(message(number, None));
+    }
+    let twice = message(100, None);
+    broker.publish(twice.clone());
+    broker.publish(twice);
+    acknowledged(&broker, "billing", 102).await;
+    let mut numbers = seen.numbers();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..=100).collect::<Vec<_>>());
+    assert_eq!(consumer.held(), 0);
+    consumer.shutdown().await;
+    assert_eq!(queue.pending().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn two_consumers_of_one_message_do_not_suppress_each_other() {
+    let (broker, queue) = place();
+    let guard = Guard::new(MemoryGuard::new());
+    let both = [Seen::new(), Seen::new()];
+    let mut running = Vec::new();
+    for (name, seen) in ["billing", "shipping"].into_iter().zip(&both) {
+        let consumer = Consumer::builder(name, broker.source(TOPIC, name), queue.clone());
+        running.push(consumer.guard(guard.clone()).handle(seen.handler()).start().await.unwrap());
+    }
+    broker.publish(message(7, None));
+    for seen in &both {
+        assert_eq!(seen.calls(1).await, [7]);
+    }
+}
+
+#[tokio::test]
+async fn a_key_goes_in_order_and_keys_go_side_by_side() {
+    let (broker, queue) = place();
+    let order: Arc<Mutex<BTreeMap<String, Vec<u32>>>> = Arc::default();
+    let gate = Gate::new();
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue)
+        .without_guard()
+        .workers(4)
+        .route("OrderPlaced", {
+            let (order, gate) = (order.clone(), gate.clone());
+            move |delivery: Delivery| {
+                let (order, gate) = (order.clone(), gate.clone());
+                async move {
+                    let key = delivery.event().key().unwrap().to_string();
+                    let number =
+                        delivery.event().payload().to::<serde_json::Value>().unwrap()["number"].as_u64().unwrap();
+                    if key == "slow" && number == 0 {
+                        gate.pass().await;
+                    }
+                    order.lock().entry(key).or_default().push(u32::try_from(number).unwrap());
+                }
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    for number in 0..30 {
+        for key in ["slow", "a", "b"] {
+            broker.publish(message(number, Some(key)));
+        }
+    }
+    acknowledged(&broker, "billing", 60).await;
+    assert!(!order.lock().contains_key("slow"), "its head waits");
+    gate.open();
+    acknowledged(&broker, "billing", 90).await;
+    for (key, numbers) in &*order.lock() {
+        assert_eq!(*numbers, (0..30).collect::<Vec<_>>(), "{key}");
+    }
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_fails_for_good_is_parked_with_everything_and_its_key_goes_on() {
+    let (broker, queue) = place();
+    let seen = Seen::new();
+    seen.fail([1]);
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .guard(Guard::new(MemoryGuard::new()))
+        .retry(retry())
+        .handle(seen.handler())
+        .start()
+        .await
+        .unwrap();
+    let mut dying = message(1, Some("order-1"));
+    dying.headers = vec![("saga-id".into(), "s-1".into()), ("correlation-id".into(), "c-1".into())];
+    broker.publish(dying.clone());
+    broker.publish(message(2, Some("order-1")));
+    acknowledged(&broker, "billing", 2).await;
+    assert_eq!(seen.numbers(), [1, 1, 1, 2], "three attempts, and then the next of the key");
+    let [letter] = &letters(&queue, 1).await[..] else { panic!("one letter") };
+    assert_eq!(letter.consumer, "billing");
+    assert_eq!(letter.event_id, dying.attribute("id").unwrap());
+    assert_eq!((&*letter.event_type, &*letter.topic), ("OrderPlaced", TOPIC));
+    assert_eq!((&letter.payload, &letter.headers), (&dying.payload, &dying.headers));
+    assert_eq!(letter.reason, "the card of order 1 was declined");
+    assert_eq!((letter.attempts, letter.replays, letter.status), (3, 0, LetterStatus::Pending));
+    assert_eq!(letter.source.as_deref(), Some("/orders"));
+    assert_eq!((letter.saga_id.as_deref(), letter.correlation_id.as_deref()), (Some("s-1"), Some("c-1")));
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_message_that_can_not_be_read_is_parked_at_once_and_others_go_on() {
+    let (broker, queue) = place();
+    let seen = Seen::new();
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .without_guard()
+        .handle(seen.handler())
+        .start()
+        .await
+        .unwrap();
+    let mut wrong = message(1, None);
+    wrong.payload = Bytes::from_static(b"{\"number\": \"one\"}");
+    let mut broken = message(2, None);
+    broken.content_type = "application/cloudevents+json".into();
+    broken.payload = Bytes::from_static(b"\xff{");
+    let mut nobodys = message(3, None);
+    nobodys.attributes[2].1 = "OrderForgotten".into();
+    for message in [wrong, broken, nobodys, message(4, None)] {
+        broker.publish(message);
+    }
+    acknowledged(&broker, "billing", 4).await;
+    assert_eq!(seen.numbers(), [4]);
+    let letters = letters(&queue, 3).await;
+    for words in ["the payload can't be read", "the CloudEvent is not JSON", "no handler is registered"] {
+        assert!(
+            letters.iter().any(|letter| letter.reason.contains(words) && letter.attempts == 0),
+            "{words}: {letters:?}"
+        );
+    }
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn unknown_types_are_skipped_if_told_so() {
+    let (broker, queue) = place();
+    let seen = Seen::new();
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .without_guard()
+        .on_unknown(OnUnknown::Skip)
+        .handle(seen.handler())
+        .start()
+        .await
+        .unwrap();
+    let mut nobodys = message(3, None);
+    nobodys.attributes[2].1 = "OrderForgotten".into();
+    broker.publish(nobodys);
+    acknowledged(&broker, "billing", 1).await;
+    assert_eq!(queue.pending().await.unwrap(), 0);
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_destination_that_is_down_uses_up_no_attempts() {
+    let (broker, queue) = place();
+    let seen = Arc::new(Mutex::new((0, true)));
+    let handler = {
+        let seen = seen.clone();
+        move |_: Delivery| {
+            let mut seen = seen.lock();
+            seen.0 += 1;
+            let down = seen.1;
+            std::future::ready(if down { Err(HandlerError::msg("refused").unavailable()) } else { Ok(()) })
+        }
+    };
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .without_guard()
+        .retry(RetryPolicy::fixed(Duration::from_millis(1)).max_attempts(2))
+        .circuit(CircuitPolicy { shortest: Duration::from_millis(5), ..CircuitPolicy::default() })
+        .route("OrderPlaced", handler.with_destination("bank"))
+        .start()
+        .await
+        .unwrap();
+    broker.publish(message(1, None));
+    until("many refusals", || async { seen.lock().0 > 8 }).await;
+    seen.lock().1 = false;
+    acknowledged(&broker, "billing", 1).await;
+    assert_eq!(queue.pending().await.unwrap(), 0);
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_shutdown_lets_handlers_finish_and_gives_back_the_rest() {
+    let (broker, queue) = place();
+    let (gate, seen) = (Gate::new(), Seen::new());
+    let guard = Guard::new(MemoryGuard::new());
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .guard(guard.clone())
+        .workers(1)
+        .route("OrderPlaced", {
+            let gate = gate.clone();
+            move |_: Delivery| {
+                let gate = gate.clone();
+                async move { gate.pass().await }
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    for number in 0..3 {
+        broker.publish(message(number, None));
+    }
+    gate.reached(1).await;
+    let ((), ()) = tokio::join!(consumer.shutdown(), async { gate.open() });
+    assert_eq!(broker.acknowledged(TOPIC, "billing"), 1, "what ran is finished, and nothing else was begun");
+    // The others come again at once, to whoever is there.
+    let next = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue);
+    let next = next.guard(guard).handle(seen.handler()).start().await.unwrap();
+    seen.calls(2).await;
+    acknowledged(&broker, "billing", 3).await;
+    next.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_shutdown_does_not_wait_for_ever_and_marks_are_taken_off() {
+    let (broker, queue) = place();
+    let gate = Gate::new();
+    let guard = Guard::new(MemoryGuard::new());
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .guard(guard.clone())
+        .drain_timeout(Duration::from_millis(10))
+        .route("OrderPlaced", {
+            let gate = gate.clone();
+            move |_: Delivery| {
+                let gate = gate.clone();
+                async move { gate.pass().await }
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    broker.publish(message(1, None));
+    gate.reached(1).await;
+    consumer.shutdown().await;
+    assert_eq!(broker.acknowledged(TOPIC, "billing"), 0);
+    let seen = Seen::new();
+    let next = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue);
+    let next = next.guard(guard).handle(seen.handler()).start().await.unwrap();
+    assert_eq!(seen.calls(1).await, [1], "no mark is left of what was dropped");
+    next.shutdown().await;
+}
+
+#[tokio::test]
+async fn no_more_is_held_than_was_allowed() {
+    let (broker, queue) = place();
+    let gate = Gate::new();
+    for number in 0..50 {
+        broker.publish(message(number, None));
+    }
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue)
+        .without_guard()
+        .prefetch(10)
+        .workers(2)
+        .route("OrderPlaced", {
+            let gate = gate.clone();
+            move |_: Delivery| {
+                let gate = gate.clone();
+                async move { gate.pass().await }
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    gate.reached(2).await;
+    until("ten are held", || async { consumer.held() == 10 }).await;
+    gate.open();
+    acknowledged(&broker, "billing", 50).await;
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_message_that_ends_its_process_again_and_again_is_parked() {
+    let (broker, queue) = place();
+    let seen = Seen::new();
+    broker.publish(message(1, None));
+    // Three lives that end before the handler does.
+    for _ in 0..3 {
+        use pillarbox_core::port::Source as _;
+        assert_eq!(broker.source(TOPIC, "billing").receive(1).await.unwrap().len(), 1);
+        broker.reconnect(TOPIC, "billing");
+    }
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone());
+    let consumer = consumer.without_guard().max_deliveries(3).handle(seen.handler()).start().await.unwrap();
+    let letters = letters(&queue, 1).await;
+    assert!(letters[0].reason.contains("delivered 3 times"), "{}", letters[0].reason);
+    assert_eq!(seen.numbers(), [0; 0]);
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn settings_that_make_no_sense_are_refused_with_the_reason() {
+    let (broker, queue) = place();
+    let builder = || Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone());
+    let handler = Seen::new().handler();
+    for (builder, words) in [
+        (builder().handle(handler.clone()), "need a guard"),
+        (builder().without_guard(), "handlers can't be used"),
+        (builder().without_guard().workers(0).handle(handler.clone()), "workers is 0"),
+        (builder().without_guard().prefetch(0).handle(handler.clone()), "prefetch is 0"),
+        (
+            Consumer::builder("", broker.source(TOPIC, ""), queue.clone()).without_guard().handle(handler.clone()),
+            "name",
+        ),
+    ] {
+        let error = builder.start().await.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let nobody = Incoming::default();
+    assert_eq!(nobody.header("x"), None);
+}

@@ -1,0 +1,237 @@
+//! What is left when something ends in the middle.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use pillarbox_core::{
+    domain::Timestamp,
+    engine::Work,
+    port::{BoxFuture, Letter, LetterId, LetterPlace, LetterQuery, LetterStore, StoreError, StoreErrorKind},
+};
+use pillarbox_inbox::{Consumer, DeadLetters, Guard, Inbox, MemoryGuard, MemoryLetters};
+use pillarbox_sqlite::SqliteStore;
+
+use crate::support::{OrderPlaced, Seen, Shop, TOPIC, acknowledged, charge, letters, message, place, retry, until};
+
+#[tokio::test]
+async fn a_crash_between_work_and_acknowledgement_leaves_the_effect_once() {
+    let (broker, queue) = place();
+    let shop = Shop::new().await;
+    let start = || async {
+        Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+            .inbox(Inbox::new(shop.inbox()), &shop.outbox)
+            .handle_in_tx(|mut work: Work<SqliteStore>, placed: OrderPlaced| async move {
+                charge(&mut work, placed.number).await
+            })
+            .start()
+            .await
+            .unwrap()
+    };
+    broker.lose_acknowledgements(true);
+    let first = start().await;
+    for number in 0..10 {
+        broker.publish(message(number, None));
+    }
+    until("the work is done", || async { shop.charges().await.len() == 10 }).await;
+    drop(first);
+    assert_eq!(broker.acknowledged(TOPIC, "billing"), 0);
+    broker.lose_acknowledgements(false);
+    broker.reconnect(TOPIC, "billing");
+    let second = start().await;
+    acknowledged(&broker, "billing", 10).await;
+    assert_eq!(shop.charges().await.len(), 10, "each once");
+    second.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_crash_between_mark_and_work_costs_a_guarded_message_and_no_inboxed_one() {
+    let (broker, queue) = place();
+    // With a guard: the mark of the dead stands, and the message is dropped. It is documented.
+    let (guard, dead) = (Guard::new(MemoryGuard::new()), message(1, None));
+    let id = dead.attribute("id").unwrap().to_owned();
+    assert!(guard.try_process("billing", &id).await.unwrap(), "and here it died");
+    broker.publish(dead.clone());
+    let seen = Seen::new();
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone());
+    let consumer = consumer.guard(guard).handle(seen.handler()).start().await.unwrap();
+    acknowledged(&broker, "billing", 1).await;
+    assert_eq!(seen.numbers(), [0; 0]);
+    consumer.shutdown().await;
+    // With the inbox: the entry died with the work.
+    let shop = Shop::new().await;
+    let inbox = Inbox::new(shop.inbox()).start().await.unwrap();
+    let mut tx = shop.store.pool().begin().await.unwrap();
+    assert!(inbox.enter(&mut tx, "billing", &id).await.unwrap());
+    drop(tx);
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "again"), queue)
+        .inbox(inbox, &shop.outbox)
+        .handle_in_tx(|mut work: Work<SqliteStore>, placed: OrderPlaced| async move {
+            charge(&mut work, placed.number).await
+        })
+        .start()
+        .await
+        .unwrap();
+    acknowledged(&broker, "again", 1).await;
+    assert_eq!(shop.charges().await, [1]);
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_broker_that_goes_and_comes_back_loses_nothing() {
+    let (broker, queue) = place();
+    let seen = Seen::new();
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue)
+        .guard(Guard::new(MemoryGuard::new()))
+        .handle(seen.handler())
+        .start()
+        .await
+        .unwrap();
+    broker.publish(message(1, None));
+    acknowledged(&broker, "billing", 1).await;
+    broker.set_down(true);
+    broker.publish(message(2, None));
+    broker.reconnect(TOPIC, "billing");
+    broker.set_down(false);
+    acknowledged(&broker, "billing", 2).await;
+    assert_eq!(seen.numbers(), [1, 2]);
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn acknowledgements_that_are_lost_bring_messages_that_are_known() {
+    let (broker, queue) = place();
+    let seen = Seen::new();
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue)
+        .guard(Guard::new(MemoryGuard::new()))
+        .handle(seen.handler())
+        .start()
+        .await
+        .unwrap();
+    broker.lose_acknowledgements(true);
+    broker.publish(message(1, Some("k")));
+    seen.calls(1).await;
+    until("the acknowledgement is lost", || async { consumer.held() == 0 }).await;
+    broker.lose_acknowledgements(false);
+    broker.reconnect(TOPIC, "billing");
+    acknowledged(&broker, "billing", 1).await;
+    assert_eq!(seen.numbers(), [1]);
+    consumer.shutdown().await;
+}
+
+/// A queue whose database may be down.
+#[derive(Clone)]
+struct Down {
+    inner: MemoryLetters,
+    is_down: Arc<AtomicBool>,
+}
+
+impl Down {
+    fn check(&self) -> Result<(), StoreError> {
+        if self.is_down.load(Ordering::SeqCst) {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "the queue's database is down"));
+        }
+        Ok(())
+    }
+}
+
+impl LetterStore for Down {
+    fn insert<'a>(&'a self, letter: &'a Letter) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            self.check()?;
+            self.inner.insert(letter).await
+        })
+    }
+
+    fn replace<'a>(&'a self, letter: &'a Letter) -> BoxFuture<'a, Result<bool, StoreError>> {
+        self.inner.replace(letter)
+    }
+
+    fn find<'a>(&'a self, id: &'a LetterId) -> BoxFuture<'a, Result<Option<Letter>, StoreError>> {
+        self.inner.find(id)
+    }
+
+    fn list<'a>(
+        &'a self,
+        query: &'a LetterQuery,
+        after: Option<&'a LetterPlace>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<Letter>, StoreError>> {
+        self.inner.list(query, after, limit)
+    }
+
+    fn count<'a>(&'a self, query: &'a LetterQuery) -> BoxFuture<'a, Result<u64, StoreError>> {
+        self.inner.count(query)
+    }
+
+    fn purge(&self, finished_before: Timestamp, most: u32) -> BoxFuture<'_, Result<u64, StoreError>> {
+        self.inner.purge(finished_before, most)
+    }
+
+    fn now(&self) -> BoxFuture<'_, Result<Timestamp, StoreError>> {
+        self.inner.now()
+    }
+}
+
+#[tokio::test]
+async fn a_dead_letter_queue_that_is_down_keeps_the_message_unacknowledged() {
+    let (broker, _) = place();
+    let store = Down { inner: MemoryLetters::new(), is_down: Arc::new(AtomicBool::new(true)) };
+    let queue = DeadLetters::new(store.clone());
+    let seen = Seen::new();
+    seen.fail([1]);
+    let start = || async {
+        Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+            .guard(Guard::new(MemoryGuard::new()))
+            .retry(retry())
+            .handle(seen.handler())
+            .start()
+            .await
+            .unwrap()
+    };
+    let consumer = start().await;
+    broker.publish(message(1, Some("k")));
+    broker.publish(message(2, None));
+    seen.calls(4).await;
+    acknowledged(&broker, "billing", 1).await;
+    assert_eq!(consumer.held(), 1, "it waits for its place in the queue");
+    // Its process ends: the broker has it still.
+    consumer.shutdown().await;
+    assert_eq!(broker.acknowledged(TOPIC, "billing"), 1);
+    let consumer = start().await;
+    seen.calls(7).await;
+    store.is_down.store(false, Ordering::SeqCst);
+    assert_eq!(letters(&queue, 1).await[0].attempts, 3);
+    acknowledged(&broker, "billing", 2).await;
+    consumer.shutdown().await;
+}
+
+/// That the inbox forgets no sooner, and then whole buckets, is in its exam; what follows from it is here.
+#[tokio::test]
+async fn a_redelivery_after_the_window_is_done_again() {
+    let (broker, queue) = place();
+    let shop = Shop::new().await;
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue)
+        .inbox(Inbox::new(shop.inbox()), &shop.outbox)
+        .handle_in_tx(|mut work: Work<SqliteStore>, placed: OrderPlaced| async move {
+            charge(&mut work, placed.number).await
+        })
+        .start()
+        .await
+        .unwrap();
+    let same = message(1, None);
+    for count in 1..=2 {
+        broker.publish(same.clone());
+        acknowledged(&broker, "billing", count).await;
+    }
+    assert_eq!(shop.charges().await, [1]);
+    for slot in 0..8 {
+        let empty = sqlx::AssertSqlSafe(format!("delete from inbox_seen_{slot}"));
+        sqlx::query(empty).execute(shop.store.pool()).await.unwrap();
+    }
+    broker.publish(same);
+    acknowledged(&broker, "billing", 3).await;
+    assert_eq!(shop.charges().await, [1, 1], "nobody knows it any more");
+    consumer.shutdown().await;
+}

@@ -1,0 +1,82 @@
+//! The guard.
+
+use std::{sync::Arc, time::Duration};
+
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+use pillarbox_inbox::{Error, Guard, Guarded, MemoryGuard};
+use pillarbox_testkit::ManualClock;
+
+#[tokio::test]
+async fn hits_and_misses_are_counted() {
+    let recorder = DebuggingRecorder::new();
+    let shown = recorder.snapshotter();
+    let guard = metrics::with_local_recorder(&recorder, || Guard::new(MemoryGuard::new()));
+    for message in ["a", "b", "a", "a"] {
+        guard.try_process("billing", message).await.unwrap();
+    }
+    let counted: Vec<_> = shown
+        .snapshot()
+        .into_vec()
+        .into_iter()
+        .map(|(key, _, _, value)| (key.key().name().to_owned(), value))
+        .collect();
+    for (name, value) in [("pillarbox_guard_hits_total", 2), ("pillarbox_guard_misses_total", 2)] {
+        assert!(counted.contains(&(name.to_owned(), DebugValue::Counter(value))), "{counted:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_mark_stands_for_an_hour_unless_told_otherwise() {
+    let clock = Arc::new(ManualClock::new());
+    let guard = Guard::new(MemoryGuard::with_clock(clock.clone()));
+    assert!(guard.try_process("billing", "m").await.unwrap());
+    clock.advance(Duration::from_mins(59));
+    assert!(!guard.try_process("billing", "m").await.unwrap());
+    clock.advance(Duration::from_mins(1));
+    assert!(guard.try_process("billing", "m").await.unwrap());
+    let guard = guard.ttl(Duration::from_secs(1));
+    clock.advance(Duration::from_hours(1));
+    assert!(guard.try_process("billing", "m").await.unwrap());
+    clock.advance(Duration::from_secs(1));
+    assert!(guard.try_process("billing", "m").await.unwrap());
+}
+
+#[tokio::test]
+async fn work_that_fails_leaves_no_mark_and_work_that_succeeds_does() {
+    let guard = Guard::new(MemoryGuard::new());
+    let failed = guard.run("billing", "m", async { Err::<(), _>("no") }).await.unwrap();
+    assert_eq!(failed, Err("no"));
+    assert_eq!(guard.run("billing", "m", async { Ok::<_, ()>(7) }).await.unwrap(), Ok(Guarded::Done(7)));
+    assert_eq!(guard.run("billing", "m", async { Ok::<_, ()>(8) }).await.unwrap(), Ok(Guarded::Already));
+}
+
+#[tokio::test]
+async fn a_late_failure_does_not_free_what_another_has_marked_since() {
+    let clock = Arc::new(ManualClock::new());
+    let guard = Guard::new(MemoryGuard::with_clock(clock.clone()));
+    let late = guard.run("billing", "m", async {
+        clock.advance(Duration::from_hours(2));
+        assert!(guard.try_process("billing", "m").await.unwrap());
+        Err::<(), _>("late")
+    });
+    assert_eq!(late.await.unwrap(), Err("late"));
+    assert!(!guard.try_process("billing", "m").await.unwrap());
+}
+
+#[tokio::test]
+async fn names_that_can_not_be_stored_are_refused() {
+    let guard = Guard::new(MemoryGuard::new());
+    let long = "x".repeat(201);
+    for (consumer, message) in [("", "m"), ("c", ""), (&*long, "m"), ("c", &*long)] {
+        let error = guard.try_process(consumer, message).await.unwrap_err();
+        assert!(matches!(error, Error::Name { .. }) && error.to_string().contains("1 to 200"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_guard_that_is_switched_off_lets_everything_pass() {
+    let guard = Guard::new(MemoryGuard::new()).enabled(false);
+    for _ in 0..2 {
+        assert!(guard.try_process("billing", "m").await.unwrap());
+    }
+}

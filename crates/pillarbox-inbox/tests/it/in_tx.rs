@@ -1,0 +1,139 @@
+//! Handlers that work in a transaction, with the inbox.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use pillarbox_core::{Event, HandlerError, RetryPolicy, engine::Work};
+use pillarbox_inbox::{Consumer, Error, Inbox};
+use pillarbox_sqlite::SqliteStore;
+
+use crate::support::{OrderPlaced, Shop, TOPIC, acknowledged, charge, letters, message, place, retry};
+
+#[tokio::test]
+async fn many_messages_share_a_transaction_and_each_is_done_once() {
+    let (broker, queue) = place();
+    let shop = Shop::new().await;
+    let messages: Vec<_> = (0..200).map(|number| message(number, Some(&format!("k{}", number % 7)))).collect();
+    // Each of them comes twice.
+    messages.iter().chain(&messages).for_each(|message| broker.publish(message.clone()));
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue)
+        .inbox(Inbox::new(shop.inbox()), &shop.outbox)
+        .handle_in_tx(|mut work: Work<SqliteStore>, placed: OrderPlaced| async move {
+            charge(&mut work, placed.number).await?;
+            work.write(Event::builder("OrderCharged").json(&placed.number)).await?;
+            Ok::<_, HandlerError>(())
+        })
+        .start()
+        .await
+        .unwrap();
+    acknowledged(&broker, "billing", 400).await;
+    let charges = shop.charges().await;
+    for key in 0..7 {
+        let of_key: Vec<_> = charges.iter().filter(|number| *number % 7 == key).copied().collect();
+        assert_eq!(of_key, (0..200).filter(|number| number % 7 == key).collect::<Vec<_>>(), "each key in order");
+    }
+    let written: i64 =
+        sqlx::query_scalar("select count(*) from outbox_event").fetch_one(shop.store.pool()).await.unwrap();
+    assert_eq!(written, 200, "what a handler writes commits with its work");
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn one_that_fails_leaves_nothing_and_takes_no_other_with_it() {
+    let (broker, queue) = place();
+    let shop = Shop::new().await;
+    for number in 0..20 {
+        broker.publish(message(number, None));
+    }
+    let calls: Arc<Mutex<Vec<u32>>> = Arc::default();
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .inbox(Inbox::new(shop.inbox()), &shop.outbox)
+        .retry(retry())
+        .workers(1)
+        .handle_in_tx({
+            let calls = calls.clone();
+            move |mut work: Work<SqliteStore>, placed: OrderPlaced| {
+                let calls = calls.clone();
+                async move {
+                    calls.lock().push(placed.number);
+                    charge(&mut work, placed.number).await?;
+                    if placed.number == 7 { Err(HandlerError::msg("declined")) } else { Ok(()) }
+                }
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    acknowledged(&broker, "billing", 20).await;
+    let mut charges = shop.charges().await;
+    charges.sort_unstable();
+    assert_eq!(charges, (0..20).filter(|number| *number != 7).collect::<Vec<_>>());
+    let letters = letters(&queue, 1).await;
+    assert_eq!((&*letters[0].reason, letters[0].attempts), ("declined", 3));
+    assert!(calls.lock().iter().filter(|number| **number == 7).count() >= 3);
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_constraint_a_panic_and_a_swallowed_error_are_failures_of_their_own_message() {
+    let (broker, queue) = place();
+    let shop = Shop::new().await;
+    for number in [1, 2_000, 2, 13, 3] {
+        broker.publish(message(number, None));
+    }
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .inbox(Inbox::new(shop.inbox()), &shop.outbox)
+        .retry(RetryPolicy::never())
+        .handle_in_tx(|mut work: Work<SqliteStore>, placed: OrderPlaced| async move {
+            assert_ne!(placed.number, 13, "unlucky");
+            charge(&mut work, placed.number).await
+        })
+        .start()
+        .await
+        .unwrap();
+    acknowledged(&broker, "billing", 5).await;
+    let mut charges = shop.charges().await;
+    charges.sort_unstable();
+    assert_eq!(charges, [1, 2, 3]);
+    let reasons: Vec<_> = letters(&queue, 2).await.into_iter().map(|letter| letter.reason).collect();
+    assert!(reasons.iter().any(|reason| reason.contains("CHECK constraint")), "{reasons:?}");
+    assert!(reasons.iter().any(|reason| reason.contains("unlucky")), "{reasons:?}");
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_window_shorter_than_the_retries_is_refused_with_the_arithmetic() {
+    let (broker, queue) = place();
+    let shop = Shop::new().await;
+    let builder = || {
+        Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+            .inbox(Inbox::new(shop.inbox()).window(Duration::from_hours(2)), &shop.outbox)
+            .handle_in_tx(|_: Work<SqliteStore>, _: OrderPlaced| async {})
+    };
+    let hourly = RetryPolicy::fixed(Duration::from_hours(1)).jitter(0.0).max_attempts(5);
+    let error = builder().retry(hourly).start().await.unwrap_err();
+    assert!(matches!(error, Error::Window { .. }));
+    let words = error.to_string();
+    // 5 attempts of 30 s, 4 pauses of 1 h, 1 h under way.
+    for part in ["7200s", "18150s", "5 attempts", "150s", "14400s", "3600s"] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    builder().start().await.unwrap().shutdown().await;
+    let longer = Inbox::new(shop.inbox()).window(Duration::from_hours(48)).start().await.unwrap_err().to_string();
+    assert!(longer.contains("7200s") && longer.contains("172800s") && longer.contains("prefix"), "{longer}");
+}
+
+#[tokio::test]
+async fn by_hand_in_a_transaction_of_ones_own() {
+    let shop = Shop::new().await;
+    let inbox = Inbox::new(shop.inbox()).start().await.unwrap();
+    for (expected, commits) in [(true, false), (true, true), (false, true)] {
+        let mut tx = shop.store.pool().begin().await.unwrap();
+        assert_eq!(inbox.enter(&mut tx, "billing", "m-1").await.unwrap(), expected);
+        if commits {
+            tx.commit().await.unwrap();
+        }
+    }
+    let mut tx = shop.store.pool().begin().await.unwrap();
+    assert!(inbox.clone().enabled(false).enter(&mut tx, "billing", "m-1").await.unwrap());
+}

@@ -1,0 +1,240 @@
+//! Dead letters, and what people do about them.
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use pillarbox_core::port::{Actor, LetterQuery, LetterStatus};
+use pillarbox_inbox::{Consumer, DeadLetters, Error, Guard, Inbox, MemoryGuard, MemoryLetters, Parked};
+use pillarbox_testkit::{ManualClock, MemoryBroker};
+
+use crate::support::{Seen, Shop, TOPIC, acknowledged, charge, letters, message, place, retry, until};
+
+fn ada() -> Actor {
+    Actor::new("ada").because("the bank is back")
+}
+
+async fn parked(queue: &DeadLetters, number: u32) -> pillarbox_core::port::LetterId {
+    let message = message(number, Some("k"));
+    queue.park(&Parked { consumer: "billing", message: &message, reason: "no", attempts: 3 }).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_replay_passes_the_guard_and_is_handled() {
+    let (broker, queue) = place();
+    let seen = Seen::new();
+    seen.fail([1]);
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .guard(Guard::new(MemoryGuard::new()))
+        .retry(retry())
+        .handle(seen.handler())
+        .start()
+        .await
+        .unwrap();
+    let others = Seen::new();
+    let shipping = Consumer::builder("shipping", broker.source(TOPIC, "shipping"), queue.clone());
+    let shipping = shipping.without_guard().handle(others.handler()).start().await.unwrap();
+    broker.publish(message(1, Some("k")));
+    let letter = letters(&queue, 1).await.remove(0);
+    seen.fail([]);
+    queue.replay(&letter.id, &ada()).await.unwrap();
+    assert_eq!(seen.calls(4).await, [1; 4]);
+    acknowledged(&broker, "billing", 2).await;
+    acknowledged(&broker, "shipping", 2).await;
+    assert_eq!(others.numbers(), [1], "a replay is for the consumer that gave the message up");
+    let letter = queue.find(&letter.id).await.unwrap().unwrap();
+    assert_eq!((letter.status, letter.replays), (LetterStatus::Replayed, 1));
+    assert_eq!((&*letter.history[0].who, letter.history[0].why.as_deref()), ("ada", Some("the bank is back")));
+    let error = queue.replay(&letter.id, &ada()).await.unwrap_err();
+    assert!(matches!(error, Error::NotPending { status: LetterStatus::Replayed, .. }), "{error}");
+    consumer.shutdown().await;
+    shipping.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_replay_passes_the_inbox_and_its_work_is_done_once() {
+    let (broker, queue) = place();
+    let shop = Shop::new().await;
+    let seen = Seen::new();
+    seen.fail([1]);
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .inbox(Inbox::new(shop.inbox()), &shop.outbox)
+        .retry(retry())
+        .handle_in_tx({
+            let handler = seen.handler();
+            move |mut work: pillarbox_core::engine::Work<pillarbox_sqlite::SqliteStore>,
+                  placed: crate::support::OrderPlaced,
+                  meta| {
+                let handler = handler.clone();
+                async move {
+                    charge(&mut work, placed.number).await?;
+                    handler(placed, meta).await
+                }
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    broker.publish(message(1, None));
+    let letter = letters(&queue, 1).await.remove(0);
+    assert_eq!(shop.charges().await, [0; 0]);
+    seen.fail([]);
+    queue.replay(&letter.id, &ada()).await.unwrap();
+    acknowledged(&broker, "billing", 2).await;
+    assert_eq!(shop.charges().await, [1]);
+    // Replayed by a queue that knows nothing of the first: the inbox does.
+    let again = broker.sent(TOPIC).pop().unwrap();
+    broker.publish(again);
+    acknowledged(&broker, "billing", 3).await;
+    assert_eq!(shop.charges().await, [1]);
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn of_concurrent_replays_one_publishes() {
+    let (broker, queue) = place();
+    let id = parked(&queue, 1).await;
+    let calls: Vec<_> = (0..16)
+        .map(|_| {
+            let (queue, id) = (queue.clone(), id.clone());
+            tokio::spawn(async move { queue.replay(&id, &ada()).await })
+        })
+        .collect();
+    let mut sent = 0;
+    for call in calls {
+        match call.await.unwrap() {
+            Ok(()) => sent += 1,
+            Err(Error::Busy(_) | Error::NotPending { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!((sent, broker.sent(TOPIC).len()), (1, 1));
+}
+
+#[tokio::test]
+async fn while_the_handler_still_fails_the_count_survives_and_the_limit_holds() {
+    let (broker, queue) = place();
+    let seen = Seen::new();
+    seen.fail([1]);
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .guard(Guard::new(MemoryGuard::new()))
+        .retry(retry())
+        .handle(seen.handler())
+        .start()
+        .await
+        .unwrap();
+    broker.publish(message(1, None));
+    let id = letters(&queue, 1).await.remove(0).id;
+    for replay in 1..=3_usize {
+        queue.replay(&id, &ada()).await.unwrap();
+        seen.calls(3 * (replay + 1)).await;
+        until("it came back", || async {
+            let letter = queue.find(&id).await.unwrap().unwrap();
+            letter.status == LetterStatus::Pending && letter.replays as usize == replay
+        })
+        .await;
+    }
+    let error = queue.replay(&id, &ada()).await.unwrap_err();
+    assert!(matches!(error, Error::TooManyReplays { replays: 3, .. }), "{error}");
+    let all = letters(&queue, 1).await;
+    assert_eq!(all.len(), 1, "it is one letter");
+    assert_eq!(all[0].history.len(), 3);
+    queue.discard(&id, &ada()).await.unwrap();
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_broker_that_is_down_leaves_the_letter_as_it_was() {
+    let (broker, queue) = place();
+    let id = parked(&queue, 1).await;
+    broker.set_down(true);
+    let error = queue.replay(&id, &ada()).await.unwrap_err();
+    assert!(matches!(error, Error::Broker(_)), "{error}");
+    let letter = queue.find(&id).await.unwrap().unwrap();
+    assert_eq!((letter.status, letter.replays, &letter.claim), (LetterStatus::Pending, 0, &None));
+    broker.set_down(false);
+    queue.replay(&id, &ada()).await.unwrap();
+    assert_eq!(broker.sent(TOPIC).len(), 1);
+}
+
+#[tokio::test]
+async fn a_replay_whose_process_died_can_be_done_again_after_a_minute() {
+    let clock = Arc::new(ManualClock::new());
+    let broker = MemoryBroker::new();
+    let store = MemoryLetters::with_clock(clock.clone());
+    let queue = DeadLetters::new(store.clone()).sink(Arc::new(broker.clone()));
+    let id = parked(&queue, 1).await;
+    // What a process leaves that dies between its claim and the broker's word.
+    let mut claimed = queue.find(&id).await.unwrap().unwrap();
+    claimed.version += 1;
+    let until = pillarbox_core::port::Clock::now(&*clock).saturating_add(Duration::from_mins(1));
+    claimed.claim = Some(pillarbox_core::port::Claim { by: "the dead".into(), until });
+    assert!(pillarbox_core::port::LetterStore::replace(&store, &claimed).await.unwrap());
+    assert!(matches!(queue.replay(&id, &ada()).await.unwrap_err(), Error::Busy(_)));
+    assert!(matches!(queue.discard(&id, &ada()).await.unwrap_err(), Error::Busy(_)));
+    clock.advance(Duration::from_mins(1));
+    queue.replay(&id, &ada()).await.unwrap();
+    assert_eq!(broker.sent(TOPIC).len(), 1);
+}
+
+#[tokio::test]
+async fn only_pending_letters_can_be_acted_upon() {
+    let (_, queue) = place();
+    let id = parked(&queue, 1).await;
+    queue.discard(&id, &ada()).await.unwrap();
+    for error in [
+        queue.discard(&id, &ada()).await.unwrap_err(),
+        queue.replay(&id, &ada()).await.unwrap_err(),
+        queue.edit(&id, "{}", &ada()).await.unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::NotPending { status: LetterStatus::Discarded, .. }), "{error}");
+    }
+    let nobody = pillarbox_inbox::id_of("x", "y");
+    assert!(matches!(queue.replay(&nobody, &ada()).await.unwrap_err(), Error::NotFound(_)));
+    let without = DeadLetters::new(MemoryLetters::new());
+    assert!(matches!(without.replay(&nobody, &ada()).await.unwrap_err(), Error::NoSink));
+}
+
+#[tokio::test]
+async fn a_payload_can_be_edited_before_the_replay() {
+    let (broker, queue) = place();
+    let id = parked(&queue, 1).await;
+    let error = queue.edit(&id, "{", &ada()).await.unwrap_err();
+    assert!(error.to_string().contains("not JSON"), "{error}");
+    queue.edit(&id, "{\"number\": 2}", &ada()).await.unwrap();
+    queue.replay(&id, &ada()).await.unwrap();
+    assert_eq!(broker.sent(TOPIC)[0].payload, "{\"number\": 2}");
+    let letter = queue.find(&id).await.unwrap().unwrap();
+    assert_eq!(letter.history.iter().map(|action| &*action.what).collect::<Vec<_>>(), ["edit", "replay"]);
+}
+
+#[tokio::test]
+async fn many_are_replayed_oldest_first_and_their_keys_go_along() {
+    let (broker, queue) = place();
+    for number in 0..5 {
+        parked(&queue, number).await;
+    }
+    let mut told = 0;
+    let rate = NonZeroU32::new(1_000);
+    let told_of = |_: &_, answer: Result<(), &Error>| told += usize::from(answer.is_ok());
+    let sent = queue.replay_all(&LetterQuery::default(), rate, &ada(), told_of).await.unwrap();
+    assert_eq!(sent, 5);
+    assert_eq!(told, 5);
+    let payloads: Vec<_> = broker.sent(TOPIC).into_iter().map(|message| (message.payload, message.key)).collect();
+    let expected: Vec<_> =
+        (0..5).map(|number| message(number, Some("k"))).map(|message| (message.payload, message.key)).collect();
+    assert_eq!(payloads, expected);
+}
+
+#[tokio::test]
+async fn finished_letters_are_kept_for_a_week_and_pending_ones_for_ever() {
+    let clock = Arc::new(ManualClock::new());
+    let queue = DeadLetters::new(MemoryLetters::with_clock(clock.clone()));
+    let (done, pending) = (parked(&queue, 1).await, parked(&queue, 2).await);
+    queue.discard(&done, &ada()).await.unwrap();
+    clock.advance(Duration::from_hours(7 * 24));
+    assert_eq!(queue.purge().await.unwrap(), 0);
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(queue.purge().await.unwrap(), 1);
+    clock.advance(Duration::from_hours(24 * 365));
+    assert_eq!(queue.purge().await.unwrap(), 0);
+    assert!(queue.find(&pending).await.unwrap().is_some());
+}

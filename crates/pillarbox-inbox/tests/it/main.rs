@@ -1,0 +1,11 @@
+//! The consumer's half at work.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by a panic, in its steps as well")]
+
+mod consumer;
+mod faults;
+mod guard;
+mod in_tx;
+mod letters;
+mod memory;
+mod support;
