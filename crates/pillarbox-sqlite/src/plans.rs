@@ -38,9 +38,8 @@ fn wanted(name: &str) -> &'static [&'static str] {
         "list_dead_newest" => {
             &["outbox_event USING INDEX outbox_event_dead (seq<?)", "outbox_hold_key (partition=? AND name=?)"]
         }
-        "actions" => &["outbox_action USING INTEGER PRIMARY KEY (rowid<?)"],
+        "actions" | "forget" => &["outbox_action USING INTEGER PRIMARY KEY (rowid<?)"],
         "actions_of" => &["outbox_action USING INDEX outbox_action_event (event_id=? AND id<?)"],
-        "forget" => &["outbox_action USING INTEGER PRIMARY KEY (rowid<?)"],
         "count_dead" => &["outbox_event_dead"],
         "holds" => &["outbox_hold USING INDEX outbox_hold_key (partition=?)"],
         "oldest" => &["earlier USING", "outbox_event_key (event_key=? AND seq<?)", PRIMARY_KEY],

@@ -166,6 +166,11 @@ impl Answer {
     }
 }
 
+/// A text as it stands in an address, every byte of it coded.
+pub(crate) fn coded(text: &str) -> String {
+    text.bytes().fold(String::new(), |coded, byte| coded + &format!("%{byte:02X}"))
+}
+
 /// The values of a field in a list.
 pub(crate) fn each<'a>(list: &'a Value, field: &str) -> Vec<&'a Value> {
     list.as_array().unwrap().iter().map(|item| &item[field]).collect()

@@ -7,7 +7,7 @@ use pillarbox_admin::Limits;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::bed::{ADA, Bed, answer, each, id, in_memory, tokens};
+use crate::bed::{ADA, Bed, answer, coded, each, id, in_memory, tokens};
 
 /// U3.
 #[tokio::test]
@@ -313,7 +313,7 @@ async fn injection_finds_nothing_and_changes_nothing() {
         "{event}",
     ];
     for text in hostile {
-        let coded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let coded = coded(text);
         for name in ["type", "aggregate_type", "aggregate_id", "tenant", "key"] {
             let count = bed.get(&format!("/events/count?{name}={coded}")).await.ok();
             assert_eq!(count["count"], 0, "{name}={text}");

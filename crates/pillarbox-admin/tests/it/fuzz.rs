@@ -4,14 +4,10 @@ use axum::{body::Body, http::Request};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::bed::{ADA, Answer, Bed, VIC, id};
+use crate::bed::{ADA, Answer, Bed, VIC, coded, id};
 
 fn method() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["GET", "GET", "GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"])
-}
-
-fn coded(text: &str) -> String {
-    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
 fn segment() -> impl Strategy<Value = String> {
