@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+mod admin;
 mod config;
+mod dead;
 mod demo;
 mod error;
 mod events;
@@ -33,7 +35,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Admin(admin::Args),
     Config(config::Args),
+    Dead(dead::Args),
     Demo(demo::Args),
     Events(events::Args),
     Migrate(migrate::Args),
@@ -44,9 +48,16 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // A relay's logs are a part of its configuration.
-    let quiet = if matches!(cli.command, Command::Relay(_)) { false } else { start_logs(cli.verbose) };
+    let quiet = match cli.command {
+        Command::Relay(_) => false,
+        // Who acts is worth a line.
+        Command::Admin(_) => start_logs(cli.verbose.max(1)),
+        _ => start_logs(cli.verbose),
+    };
     let end = match cli.command {
+        Command::Admin(args) => on_runtime(admin::run(args)),
         Command::Config(args) => config::run(&args),
+        Command::Dead(args) => on_runtime(dead::run(args)),
         Command::Demo(args) => on_runtime(demo::run(args, quiet)),
         Command::Events(args) => on_runtime(events::run(args)),
         Command::Migrate(args) => on_runtime(migrate::run(args)),

@@ -20,6 +20,10 @@ pub(crate) struct Database {
 }
 
 impl Database {
+    pub(crate) fn new(db: &str, prefix: &str, schema: Option<&str>) -> Self {
+        Self { db: db.to_owned(), prefix: prefix.to_owned(), schema: schema.map(ToOwned::to_owned) }
+    }
+
     pub(crate) fn kind(&self) -> Result<Kind, Error> {
         Kind::of(&self.db).map_err(|error| Error::new("the database is not known").caused_by(error))
     }

@@ -91,5 +91,6 @@ create table if not exists {action} (
     seq bigint,
     event_id varchar(26),
     event_type varchar(255),
-    details mediumtext
+    details mediumtext,
+    index by_event (event_id, id)
 ) engine = InnoDB default charset = utf8mb4 collate = utf8mb4_bin;

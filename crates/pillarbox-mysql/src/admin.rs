@@ -3,7 +3,9 @@
 use std::{collections::HashMap, fmt::Write as _};
 
 use pillarbox_core::domain::{Incarnation, NodeId, PartitionSet, Seq, Status, Timestamp};
-use pillarbox_core::port::{Actor, AdminStore, BoxFuture, Fleet, Found, Listing, NodeStatus, Query, Stats, StoreError};
+use pillarbox_core::port::{
+    ActionKind, Actor, AdminStore, BoxFuture, Fleet, Found, Listing, NodeStatus, Query, Stats, StoreError,
+};
 use sqlx::{
     Arguments as _, AssertSqlSafe, MySqlConnection, Row as _, SqlStr,
     mysql::{MySqlArguments, MySqlRow},
@@ -73,8 +75,12 @@ impl AdminStore for MySqlStore {
         Box::pin(async move {
             // One more than asked for tells whether there is a next page.
             let tail = [from.0, i64::from(limit) + 1];
-            let rows =
-                self.matching(&self.0.sql.admin.list, query, " and seq >= ? order by seq limit ?", &tail).await?;
+            let order = if query.newest_first {
+                " and seq <= ? order by seq desc limit ?"
+            } else {
+                " and seq >= ? order by seq limit ?"
+            };
+            let rows = self.matching(&self.0.sql.admin.list, query, order, &tail).await?;
             let mut events = rows.iter().map(found).collect::<Result<Vec<_>, _>>().map_err(error::of)?;
             let next = (events.len() > limit as usize).then(|| events.pop()).flatten().map(|found| found.seq);
             Ok(Listing { events, next })
@@ -220,9 +226,9 @@ impl MySqlStore {
             .bind(actor.who.as_str())
             .bind(actor.why.as_deref())
             .bind(match action {
-                Action::Replay => "REPLAY",
-                Action::Discard => "DISCARD",
-                Action::Skip => "SKIP",
+                Action::Replay => ActionKind::Replay.as_str(),
+                Action::Discard => ActionKind::Discard.as_str(),
+                Action::Skip => ActionKind::Skip.as_str(),
             })
             .bind(list.as_str())
             .execute(&mut *tx)
@@ -321,7 +327,7 @@ fn status(row: &MySqlRow, column: usize) -> Result<Status, sqlx::Error> {
     row.try_get::<&str, _>(column)?.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }
 
-fn unsigned(row: &MySqlRow, column: usize) -> Result<u64, sqlx::Error> {
+pub(crate) fn unsigned(row: &MySqlRow, column: usize) -> Result<u64, sqlx::Error> {
     let number: i64 = row.try_get(column)?;
     u64::try_from(number).map_err(|error| sqlx::Error::Decode(error.into()))
 }

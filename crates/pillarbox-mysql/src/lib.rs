@@ -44,6 +44,7 @@
 //! # Time
 //! The database's clock is the server's, in UTC, in microseconds.
 
+mod action;
 mod admin;
 mod connection;
 mod error;

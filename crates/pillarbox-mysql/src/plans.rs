@@ -86,6 +86,7 @@ async fn statements_use_their_index() {
             sql.settle.named(),
             sql.upkeep.named(),
             sql.admin.named(),
+            sql.action.named(),
         ];
         assert_eq!(sql.water.named().len(), 1, "the look at the transactions is no statement on these tables");
         for (name, sql) in statements.into_iter().flatten() {

@@ -20,8 +20,6 @@ const AGGREGATE_TYPE: usize = 5;
 const AGGREGATE_ID: usize = 6;
 const TENANT_ID: usize = 7;
 const CONTENT_TYPE: usize = 8;
-const PAYLOAD: usize = 9;
-const PAYLOAD_BYTES: usize = 10;
 const HEADERS: usize = 11;
 const ATTEMPTS: usize = 12;
 const STARTS: usize = 13;
@@ -92,11 +90,16 @@ pub(crate) fn record(row: &MySqlRow, candidate: Candidate<'_>) -> Result<Record,
 }
 
 fn payload(row: &MySqlRow) -> Result<Payload, String> {
-    let content_type = required::<&str>(row, CONTENT_TYPE, "content_type")?;
-    if let Some(text) = optional::<&str>(row, PAYLOAD, "payload")? {
+    payload_at(row, CONTENT_TYPE)
+}
+
+/// A payload from three columns that follow each other: its content type, its text, its bytes.
+pub(crate) fn payload_at(row: &MySqlRow, first: usize) -> Result<Payload, String> {
+    let content_type = required::<&str>(row, first, "content_type")?;
+    if let Some(text) = optional::<&str>(row, first + 1, "payload")? {
         return Ok(Payload::stored(content_type, text.as_bytes().to_vec(), true));
     }
-    let bytes = required::<&[u8]>(row, PAYLOAD_BYTES, "payload_bytes")?;
+    let bytes = required::<&[u8]>(row, first + 2, "payload_bytes")?;
     Ok(Payload::stored(content_type, bytes.to_vec(), false))
 }
 

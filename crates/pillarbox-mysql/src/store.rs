@@ -14,6 +14,7 @@ use sqlx::{
 };
 
 use crate::{
+    action::ActionSql,
     admin::AdminSql,
     connection::{Isolation, Line},
     error,
@@ -76,6 +77,7 @@ pub(crate) struct Sql {
     pub(crate) recall: RecallSql,
     pub(crate) settle: SettleSql,
     pub(crate) upkeep: UpkeepSql,
+    pub(crate) action: ActionSql,
     pub(crate) admin: AdminSql,
     pub(crate) water: WaterSql,
 }
@@ -185,6 +187,7 @@ impl Options {
                 recall: RecallSql::new(&names),
                 settle: SettleSql::new(&names),
                 upkeep: UpkeepSql::new(&names),
+                action: ActionSql::new(&names),
                 admin: AdminSql::new(&names),
                 water: WaterSql::new(&names),
             },

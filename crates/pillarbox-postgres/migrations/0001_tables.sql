@@ -139,6 +139,7 @@ create table {action} (
     event_type text,
     details text
 );
+create index {prefix}action_event on {action} (event_id, id);
 
 -- For other languages: select outbox_publish('OrderPlaced', '{"order": 7}', key => 'order-7'), in the transaction
 -- that changes the order. Returns the id of the event.

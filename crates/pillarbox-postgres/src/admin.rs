@@ -1,7 +1,9 @@
 //! What operators see and do.
 
 use pillarbox_core::domain::{Incarnation, NodeId, Partition, PartitionSet, Seq, Status};
-use pillarbox_core::port::{Actor, AdminStore, BoxFuture, Fleet, Found, Listing, NodeStatus, Query, Stats, StoreError};
+use pillarbox_core::port::{
+    ActionKind, Actor, AdminStore, BoxFuture, Fleet, Found, Listing, NodeStatus, Query, Stats, StoreError,
+};
 use sqlx::{
     PgConnection, Postgres, Row as _, SqlStr,
     postgres::{PgArguments, PgRow},
@@ -42,8 +44,17 @@ macro_rules! found {
 statements!(AdminSql {
     /// By primary key.
     list: concat!(found!(), "where seq >= $11 and ", matching!(), " order by seq limit $12"),
+    /// By primary key, against its order.
+    list_newest: concat!(found!(), "where seq <= $11 and ", matching!(), " order by seq desc limit $12"),
     /// By the dead index.
     list_dead: concat!(found!(), "where status = 'DEAD' and seq >= $11 and ", matching!(), " order by seq limit $12"),
+    /// By the dead index, against its order.
+    list_dead_newest: concat!(
+        found!(),
+        "where status = 'DEAD' and seq <= $11 and ",
+        matching!(),
+        " order by seq desc limit $12"
+    ),
     /// Reads the table.
     count: concat!("select count(*) from {event} where ", matching!()),
     /// By the dead index.
@@ -78,18 +89,24 @@ statements!(AdminSql {
 });
 
 /// What has its index takes it, whatever the statistics say.
-const BY_INDEX: &str = "begin isolation level read committed read only;
+pub(crate) const BY_INDEX: &str = "begin isolation level read committed read only;
     set local enable_seqscan = off; set local enable_bitmapscan = off";
 const WHOLE_TABLE: &str = "begin isolation level read committed read only";
 
 impl AdminStore for PostgresStore {
     fn list<'a>(&'a self, query: &'a Query, from: Seq, limit: u32) -> BoxFuture<'a, Result<Listing, StoreError>> {
         Box::pin(async move {
-            let AdminSql { list, list_dead, .. } = &self.0.sql.admin;
+            let AdminSql { list, list_dead, list_newest, list_dead_newest, .. } = &self.0.sql.admin;
+            let list = match (only_dead(query), query.newest_first) {
+                (false, false) => list,
+                (false, true) => list_newest,
+                (true, false) => list_dead,
+                (true, true) => list_dead_newest,
+            };
             let mut tx = self.0.pool.begin_with(BY_INDEX).await.map_err(error::of)?;
             // One more than asked for tells whether there is a next page.
             let rows = self
-                .matching(if only_dead(query) { list_dead } else { list }, query)
+                .matching(list, query)
                 .bind(from.0)
                 .bind(i64::from(limit) + 1)
                 .fetch_all(&mut *tx)
@@ -193,9 +210,9 @@ impl PostgresStore {
             .bind(actor.who.as_str())
             .bind(actor.why.as_deref())
             .bind(match action {
-                Action::Replay => "REPLAY",
-                Action::Discard => "DISCARD",
-                Action::Skip => "SKIP",
+                Action::Replay => ActionKind::Replay.as_str(),
+                Action::Discard => ActionKind::Discard.as_str(),
+                Action::Skip => ActionKind::Skip.as_str(),
             })
             .execute(&mut *tx)
             .await?;
@@ -292,7 +309,7 @@ fn status(row: &PgRow, column: usize) -> Result<Status, sqlx::Error> {
     name.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }
 
-fn unsigned(row: &PgRow, column: usize) -> Result<u64, sqlx::Error> {
+pub(crate) fn unsigned(row: &PgRow, column: usize) -> Result<u64, sqlx::Error> {
     let number: i64 = row.try_get(column)?;
     u64::try_from(number).map_err(|error| sqlx::Error::Decode(error.into()))
 }

@@ -44,6 +44,7 @@
 //!
 //! Both find the partition of the key by themselves.
 
+mod action;
 mod admin;
 mod connection;
 mod error;

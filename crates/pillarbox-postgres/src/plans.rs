@@ -73,6 +73,7 @@ async fn statements_use_their_index() {
             sql.settle.named(),
             sql.upkeep.named(),
             sql.admin.named(),
+            sql.action.named(),
         ];
         for (name, sql) in statements.into_iter().flatten() {
             let plan = plan(&mut session, name, sql.as_str()).await;

@@ -10,8 +10,8 @@ use sqlx::{
 };
 
 use crate::{
-    admin::AdminSql, connection::Line, error, kept::Kept, own::OwnSql, read::ReadSql, settle::SettleSql, tables::Names,
-    upkeep::UpkeepSql, wake::Listening, work::Work, writer::WriteSql,
+    action::ActionSql, admin::AdminSql, connection::Line, error, kept::Kept, own::OwnSql, read::ReadSql,
+    settle::SettleSql, tables::Names, upkeep::UpkeepSql, wake::Listening, work::Work, writer::WriteSql,
 };
 
 /// An outbox in a PostgreSQL database. Cheap to clone.
@@ -56,6 +56,7 @@ pub(crate) struct Sql {
     pub(crate) read: ReadSql,
     pub(crate) settle: SettleSql,
     pub(crate) upkeep: UpkeepSql,
+    pub(crate) action: ActionSql,
     pub(crate) admin: AdminSql,
 }
 
@@ -168,6 +169,7 @@ impl Options {
                 read: ReadSql::new(&names),
                 settle: SettleSql::new(&names),
                 upkeep: UpkeepSql::new(&names),
+                action: ActionSql::new(&names),
                 admin: AdminSql::new(&names),
             },
             lease: line(),

@@ -18,7 +18,7 @@ use std::{
     future::Future,
 };
 
-use pillarbox_core::domain::{Event, EventId, Key, Seq, Timestamp};
+use pillarbox_core::domain::{Event, EventId, Key, Payload, Seq, Timestamp};
 use pillarbox_core::port::{BoxFuture, NewKey, NewRow, StoreError, StoreErrorKind, WriteStore};
 use sqlx::SqlStr;
 
@@ -252,8 +252,8 @@ fn columns(rows: &[NewRow]) -> Vec<Value<'_>> {
         text(|event| event.tenant_id().map(Cow::from)),
         text(|event| event.key().map(Key::as_str).map(Cow::from)),
         text(|event| Some(event.payload().content_type().into())),
-        text(|event| payload(event).0.map(Cow::from)),
-        column(rows, Value::Bytea, Value::ByteaArray, |event| payload(event).1),
+        text(|event| body(event.payload()).0.map(Cow::from)),
+        column(rows, Value::Bytea, Value::ByteaArray, |event| body(event.payload()).1),
         text(|event| {
             Some(event.headers()).filter(|headers| !headers.is_empty()).map(|headers| headers.to_json().into())
         }),
@@ -276,8 +276,7 @@ fn column<'a, T>(
 }
 
 /// Text stays text in the table, for people to read, as far as PostgreSQL can hold it.
-fn payload(event: &Event) -> (Option<&str>, Option<&[u8]>) {
-    let payload = event.payload();
+pub(crate) fn body(payload: &Payload) -> (Option<&str>, Option<&[u8]>) {
     match payload.as_text().filter(|text| !text.contains('\0')) {
         Some(text) => (Some(text), None),
         None => (None, Some(payload.as_bytes())),

@@ -85,3 +85,4 @@ create table {action} (
     event_type text,
     details text
 );
+create index {action}_event on {action} (event_id, id);

@@ -1,7 +1,9 @@
 //! What operators see and do.
 
 use pillarbox_core::domain::{Incarnation, NodeId, Partition, PartitionSet, Seq, Status, Timestamp};
-use pillarbox_core::port::{Actor, AdminStore, BoxFuture, Fleet, Found, Listing, NodeStatus, Query, Stats, StoreError};
+use pillarbox_core::port::{
+    ActionKind, Actor, AdminStore, BoxFuture, Fleet, Found, Listing, NodeStatus, Query, Stats, StoreError,
+};
 use sqlx::{
     Row as _, SqlStr, Sqlite, SqliteConnection,
     query::Query as SqlQuery,
@@ -40,12 +42,21 @@ macro_rules! found {
 statements!(AdminSql {
     /// By primary key.
     list: concat!(found!(), "not indexed where seq >= ?11 and ", matching!(), " order by seq limit ?12"),
+    /// By primary key, against its order.
+    list_newest: concat!(found!(), "not indexed where seq <= ?11 and ", matching!(), " order by seq desc limit ?12"),
     /// By the dead index.
     list_dead: concat!(
         found!(),
         "indexed by {event}_dead where status = 'DEAD' and seq >= ?11 and ",
         matching!(),
         " order by seq limit ?12"
+    ),
+    /// By the dead index, against its order.
+    list_dead_newest: concat!(
+        found!(),
+        "indexed by {event}_dead where status = 'DEAD' and seq <= ?11 and ",
+        matching!(),
+        " order by seq desc limit ?12"
     ),
     /// Reads the table.
     count: concat!("select count(*) from {event} not indexed where ", matching!()),
@@ -88,14 +99,16 @@ statements!(AdminSql {
 impl AdminStore for SqliteStore {
     fn list<'a>(&'a self, query: &'a Query, from: Seq, limit: u32) -> BoxFuture<'a, Result<Listing, StoreError>> {
         Box::pin(async move {
-            let AdminSql { list, list_dead, .. } = &self.0.sql.admin;
+            let AdminSql { list, list_dead, list_newest, list_dead_newest, .. } = &self.0.sql.admin;
+            let list = match (only_dead(query), query.newest_first) {
+                (false, false) => list,
+                (false, true) => list_newest,
+                (true, false) => list_dead,
+                (true, true) => list_dead_newest,
+            };
             let mut entered = self.0.operators.enter().await?;
             // One more than asked for tells whether there is a next page.
-            let rows = bind(if only_dead(query) { list_dead } else { list }, query)
-                .bind(from.0)
-                .bind(i64::from(limit) + 1)
-                .fetch_all(entered.connection()?)
-                .await;
+            let rows = bind(list, query).bind(from.0).bind(i64::from(limit) + 1).fetch_all(entered.connection()?).await;
             let mut events = rows
                 .and_then(|rows| rows.iter().map(found).collect::<Result<Vec<_>, _>>())
                 .map_err(|error| entered.failed(error))?;
@@ -188,9 +201,9 @@ impl SqliteStore {
             .bind(actor.who.as_str())
             .bind(actor.why.as_deref())
             .bind(match action {
-                Action::Replay => "REPLAY",
-                Action::Discard => "DISCARD",
-                Action::Skip => "SKIP",
+                Action::Replay => ActionKind::Replay.as_str(),
+                Action::Discard => ActionKind::Discard.as_str(),
+                Action::Skip => ActionKind::Skip.as_str(),
             })
             .execute(&mut *tx)
             .await?;
@@ -295,7 +308,7 @@ fn text(row: &SqliteRow, column: usize) -> Option<String> {
     bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn unsigned(row: &SqliteRow, column: usize) -> Result<u64, sqlx::Error> {
+pub(crate) fn unsigned(row: &SqliteRow, column: usize) -> Result<u64, sqlx::Error> {
     let number: i64 = row.try_get(column)?;
     u64::try_from(number).map_err(|error| sqlx::Error::Decode(error.into()))
 }

@@ -33,6 +33,7 @@
 //!
 //! [`TransactStore::begin`]: pillarbox_core::port::TransactStore::begin
 
+mod action;
 mod admin;
 mod connection;
 mod error;

@@ -26,9 +26,8 @@ const PRIMARY_KEY: &str = "outbox_event USING INTEGER PRIMARY KEY (rowid";
 fn wanted(name: &str) -> &'static [&'static str] {
     match name {
         "page_all" | "page_some" | "rows" | "done_run" | "done_each" | "delete_run" | "delete_each" | "retry"
-        | "dead" | "interrupted" | "start" | "window" | "aged" | "list" | "record" | "replay" | "discard" => {
-            &[PRIMARY_KEY]
-        }
+        | "dead" | "interrupted" | "start" | "window" | "aged" | "list" | "list_newest" | "edited" | "edit"
+        | "record_edit" | "record" | "replay" | "discard" => &[PRIMARY_KEY],
         "finished" => &[PRIMARY_KEY, "outbox_hold_key (partition=? AND name=?)"],
         "due" | "next_due" => &["outbox_event USING INDEX outbox_event_due (available_at>"],
         "failing" => &["outbox_event_due"],
@@ -36,6 +35,11 @@ fn wanted(name: &str) -> &'static [&'static str] {
         "list_dead" => {
             &["outbox_event USING INDEX outbox_event_dead (seq>?)", "outbox_hold_key (partition=? AND name=?)"]
         }
+        "list_dead_newest" => {
+            &["outbox_event USING INDEX outbox_event_dead (seq<?)", "outbox_hold_key (partition=? AND name=?)"]
+        }
+        "actions" | "forget" => &["outbox_action USING INTEGER PRIMARY KEY (rowid<?)"],
+        "actions_of" => &["outbox_action USING INDEX outbox_action_event (event_id=? AND id<?)"],
         "count_dead" => &["outbox_event_dead"],
         "holds" => &["outbox_hold USING INDEX outbox_hold_key (partition=?)"],
         "oldest" => &["earlier USING", "outbox_event_key (event_key=? AND seq<?)", PRIMARY_KEY],
@@ -58,6 +62,7 @@ async fn statements_use_their_index() {
         sql.settle.named(),
         sql.upkeep.named(),
         sql.admin.named(),
+        sql.action.named(),
     ];
     for (name, sql) in statements.into_iter().flatten() {
         // Prepares the statement as well: what SQLite does not understand fails here.

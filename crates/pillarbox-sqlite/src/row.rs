@@ -90,8 +90,13 @@ pub(crate) fn record(row: &SqliteRow, candidate: Candidate<'_>) -> Result<Record
 }
 
 fn payload(row: &SqliteRow) -> Result<Payload, String> {
-    let content_type = required::<&str>(row, CONTENT_TYPE, "content_type")?;
-    let value = row.try_get_raw(PAYLOAD).map_err(|error| error.to_string())?;
+    payload_at(row, CONTENT_TYPE, PAYLOAD)
+}
+
+/// A payload from the columns of its content type and its body.
+pub(crate) fn payload_at(row: &SqliteRow, content_type: usize, body: usize) -> Result<Payload, String> {
+    let content_type = required::<&str>(row, content_type, "content_type")?;
+    let value = row.try_get_raw(body).map_err(|error| error.to_string())?;
     let text = match value.type_info().name() {
         "TEXT" => true,
         "BLOB" => false,

@@ -11,6 +11,7 @@ use sqlx::{
 use tokio::sync::Mutex;
 
 use crate::{
+    action::ActionSql,
     admin::AdminSql,
     connection::{Entered, Line},
     error,
@@ -82,6 +83,7 @@ pub(crate) struct Sql {
     pub(crate) read: ReadSql,
     pub(crate) settle: SettleSql,
     pub(crate) upkeep: UpkeepSql,
+    pub(crate) action: ActionSql,
     pub(crate) admin: AdminSql,
 }
 
@@ -205,6 +207,7 @@ impl Options {
                 read: ReadSql::new(&prefix),
                 settle: SettleSql::new(&prefix),
                 upkeep: UpkeepSql::new(&prefix),
+                action: ActionSql::new(&prefix),
                 admin: AdminSql::new(&prefix),
             },
             settles: line("settle"),

@@ -35,15 +35,18 @@ pub use pillarbox_core::{
         Partition, Payload, Policy, Reads, Record, RetryPolicy, Route, Seq, Standing, Status, Timestamp,
     },
     engine::{
-        Answers, Batch, Batched, Builder, Bus, BusEvent, Configured, Context, ContextProvider, Dead, Duplicate, Each,
-        EventBatchHandler, EventFallback, EventHandler, EventInTx, Failed, Fallback, Handle, Handler, HandlerExt,
-        HandlerSet, Handlers, Heartbeat, InTx, Interceptor, IntoAnswers, IntoEvent, IntoHandlers, IntoInTx,
+        Answers, Batch, Batched, Builder, Bulk, BulkDone, Bus, BusEvent, Configured, Context, ContextProvider, Dead,
+        Duplicate, Each, EventBatchHandler, EventFallback, EventHandler, EventInTx, Failed, Fallback, Handle, Handler,
+        HandlerExt, HandlerSet, Handlers, Heartbeat, InTx, Interceptor, IntoAnswers, IntoEvent, IntoHandlers, IntoInTx,
         IntoRegistration, Metadata, NoHook, OnDeadHead, OnSuccess, Outbox, OutboxError, PublishError, PurgeOptions,
         Reaches, Receipt, Registration, Report, Set, Transaction, Work, WriteError, WriterHook, batch, handler, in_tx,
         mode, new_id,
     },
     observe,
-    port::{self, Actor, Fleet, Found, Listing, NodeStatus, PurgeScope, Query, Stats, StoreError, StoreErrorKind},
+    port::{
+        self, Action, ActionQuery, Actions, Actor, Fleet, Found, Listing, NodeStatus, PurgeScope, Query, Stats,
+        StoreError, StoreErrorKind,
+    },
 };
 #[cfg(feature = "inbox")]
 pub use pillarbox_inbox as inbox;
@@ -96,6 +99,7 @@ mod snippets {
         Handlers: "../../../docs/book/src/handlers.md",
         Testing: "../../../docs/book/src/testing.md",
         Operations: "../../../docs/book/src/operations.md",
+        OperatorsApi: "../../../docs/book/src/admin.md",
         Traces: "../../../docs/book/src/traces.md",
         Consuming: "../../../docs/book/src/consuming.md",
     }

@@ -65,7 +65,7 @@ fn status(text: &str) -> Result<Status, String> {
 }
 
 fn since(text: &str) -> Result<Since, String> {
-    let read = span(text).map(Since::Ago).or_else(|| time(text).map(Since::At));
+    let read = span(text).map(Since::Ago).or_else(|| text.parse().ok().map(Since::At));
     read.ok_or_else(|| "it is a span such as 90s, 30m, 1h or 2d, or a time such as 2026-11-15T08:30:00Z".to_owned())
 }
 
@@ -79,55 +79,6 @@ fn span(text: &str) -> Option<Duration> {
         _ => return None,
     };
     number.parse::<u64>().ok()?.checked_mul(seconds).map(Duration::from_secs)
-}
-
-/// RFC 3339; a date alone is its midnight in UTC, and seconds may be left out.
-fn time(text: &str) -> Option<Timestamp> {
-    let (date, time) = text.split_once(['T', 't', ' ']).unwrap_or((text, "00:00Z"));
-    let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
-    let (time, offset) = if let Some(time) = time.strip_suffix(['Z', 'z']) {
-        (time, 0)
-    } else {
-        let (time, zone) = time.split_at(time.rfind(['+', '-'])?);
-        let [hours, minutes] = numbers(&zone[1..], ':', [2, 2])?;
-        let minutes = (hours < 24 && minutes < 60).then_some(hours * 60 + minutes)?;
-        (time, if zone.starts_with('-') { -minutes } else { minutes })
-    };
-    let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
-    let [hour, minute, second] = numbers(time, ':', [2, 2, 2]).or_else(|| {
-        let [hour, minute] = numbers(time, ':', [2, 2])?;
-        Some([hour, minute, 0])
-    })?;
-    let digits = fraction.bytes().all(|digit| digit.is_ascii_digit()) && !fraction.is_empty();
-    let micros: i64 = digits.then(|| format!("{fraction:0<6}")[..6].parse().ok())??;
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let days = match month {
-        2 => 28 + i64::from(leap),
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => return None,
-    };
-    if !(1..=days).contains(&day) || hour > 23 || minute > 59 || second > 60 {
-        return None;
-    }
-    // Years begin in March here, so that the leap day is the last of its year.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    let days = year * 365 + leaps + (153 * month + 2) / 5 + day - 1 - 719_468;
-    let seconds = ((days * 24 + hour) * 60 + minute - offset) * 60 + second;
-    Some(Timestamp::from_micros(seconds * 1_000_000 + micros))
-}
-
-/// So many numbers, of so many digits each.
-fn numbers<const N: usize>(text: &str, between: char, digits: [usize; N]) -> Option<[i64; N]> {
-    let parts: Vec<_> = text.split(between).collect();
-    let parts: [&str; N] = parts.try_into().ok()?;
-    let mut numbers = [0; N];
-    for ((number, part), digits) in numbers.iter_mut().zip(parts).zip(digits) {
-        let plain = part.len() == digits && part.bytes().all(|digit| digit.is_ascii_digit());
-        *number = plain.then(|| part.parse().ok())??;
-    }
-    Some(numbers)
 }
 
 #[cfg(test)]

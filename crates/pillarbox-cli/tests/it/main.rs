@@ -1,5 +1,6 @@
 //! The built program, as a user runs it.
 
+mod dead;
 mod events;
 mod relay;
 mod telemetry;

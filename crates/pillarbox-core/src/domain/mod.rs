@@ -38,7 +38,7 @@ pub use payload::{JSON, Payload};
 pub use retry::{Backoff, Policy, RetryPolicy};
 pub use share::{Load, Owners, Plan, Scales, Share, Sharer, Standing, share_out};
 pub use status::{Status, UnknownStatus};
-pub use time::Timestamp;
+pub use time::{InvalidTimestamp, Timestamp};
 pub use typed::{Former, OutboxEvent, SCHEMA_VERSION, text};
 pub use verdict::{
     Answer, BoxError, ERROR_LIMIT, Failure, HandlerError, IntoAnswer, Outcome, Verdict, both, combine, decide,

@@ -45,6 +45,12 @@ impl Payload {
         &self.content_type
     }
 
+    /// Whether its content type says that it is JSON: `application/json`, or one that ends with `+json`.
+    pub fn is_json(&self) -> bool {
+        let essence = self.content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        essence == JSON || essence.ends_with("+json")
+    }
+
     /// The bytes as they were written.
     pub fn as_bytes(&self) -> &Bytes {
         &self.body

@@ -84,6 +84,68 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
+/// As it is printed, with any offset; a date alone is its midnight in UTC, and seconds may be left out.
+impl std::str::FromStr for Timestamp {
+    type Err = InvalidTimestamp;
+
+    fn from_str(text: &str) -> Result<Self, InvalidTimestamp> {
+        read(text).ok_or(InvalidTimestamp)
+    }
+}
+
+/// The text is no time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a time is such as 2026-11-15T08:30:00Z, 2026-11-15T08:30:00.25+02:00 or 2026-11-15")]
+pub struct InvalidTimestamp;
+
+fn read(text: &str) -> Option<Timestamp> {
+    let (date, time) = text.split_once(['T', 't', ' ']).unwrap_or((text, "00:00Z"));
+    let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
+    let (time, offset) = if let Some(time) = time.strip_suffix(['Z', 'z']) {
+        (time, 0)
+    } else {
+        let (time, zone) = time.split_at(time.rfind(['+', '-'])?);
+        let [hours, minutes] = numbers(&zone[1..], ':', [2, 2])?;
+        let minutes = (hours < 24 && minutes < 60).then_some(hours * 60 + minutes)?;
+        (time, if zone.starts_with('-') { -minutes } else { minutes })
+    };
+    let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
+    let [hour, minute, second] = numbers(time, ':', [2, 2, 2]).or_else(|| {
+        let [hour, minute] = numbers(time, ':', [2, 2])?;
+        Some([hour, minute, 0])
+    })?;
+    let digits = fraction.bytes().all(|digit| digit.is_ascii_digit()) && !fraction.is_empty();
+    let micros: i64 = digits.then(|| format!("{fraction:0<6}")[..6].parse().ok())??;
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let days = match month {
+        2 => 28 + i64::from(leap),
+        4 | 6 | 9 | 11 => 30,
+        1..=12 => 31,
+        _ => return None,
+    };
+    if !(1..=days).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    // Years begin in March here, so that the leap day is the last of its year.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    let days = year * 365 + leaps + (153 * month + 2) / 5 + day - 1 - 719_468;
+    let seconds = ((days * 24 + hour) * 60 + minute - offset) * 60 + second;
+    Some(Timestamp(seconds * 1_000_000 + micros))
+}
+
+/// So many numbers, of so many digits each.
+fn numbers<const N: usize>(text: &str, between: char, digits: [usize; N]) -> Option<[i64; N]> {
+    let parts: Vec<_> = text.split(between).collect();
+    let parts: [&str; N] = parts.try_into().ok()?;
+    let mut numbers = [0; N];
+    for ((number, part), digits) in numbers.iter_mut().zip(parts).zip(digits) {
+        let plain = part.len() == digits && part.bytes().all(|digit| digit.is_ascii_digit());
+        *number = plain.then(|| part.parse().ok())??;
+    }
+    Some(numbers)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +160,18 @@ mod tests {
         ];
         for (micros, text) in cases {
             assert_eq!(Timestamp::from_micros(micros).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_printed_is_read() {
+        for micros in [0, 951_782_400_000_000, 1_794_731_400_250_000, 4_107_542_399_999_999, -1] {
+            assert_eq!(Timestamp(micros).to_string().parse(), Ok(Timestamp(micros)));
+        }
+        let text = |text: &str| text.parse::<Timestamp>().map(|time| time.to_string());
+        assert_eq!(text("2026-11-15 08:30+02:00").as_deref(), Ok("2026-11-15T06:30:00.000000Z"));
+        for wrong in ["", "T", "2026-02-29", "2026-11-15T08:30", "0000-00-00", "2026-11-15T08:30:00.é1234Z", "-1"] {
+            assert_eq!(text(wrong), Err(InvalidTimestamp), "{wrong}");
         }
     }
 

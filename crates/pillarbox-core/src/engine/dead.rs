@@ -1,17 +1,16 @@
 //! Dead events: what an operator can do about them.
 
-use tokio::time::{Duration, Instant, sleep_until};
+use std::fmt;
 
-use super::{error::OutboxError, shared::Shared};
+use tokio::time::Instant;
+
+use super::{bulk::Bulk, error::OutboxError, shared::Shared};
 use crate::{
-    domain::{EventId, Seq, Status},
+    domain::{Event, EventError, EventId, Payload, Seq, Status},
     port::{Actor, Found, Listing, Query, Store},
 };
 
-/// How many events one transaction of a bulk replay takes.
-const REPLAY_BATCH: u32 = 100;
-
-/// The dead events of an outbox: list, count, replay, skip, discard.
+/// The dead events of an outbox: list, count, replay, skip, edit, discard.
 ///
 /// ```
 /// # use pillarbox_core::{Outbox, port::{Actor, Query}};
@@ -23,37 +22,45 @@ const REPLAY_BATCH: u32 = 100;
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Copy)]
 pub struct Dead<'a> {
-    shared: &'a Shared,
+    pub(super) store: &'a dyn Store,
+    shared: Option<&'a Shared>,
 }
 
 impl<'a> Dead<'a> {
     pub(crate) fn new(shared: &'a Shared) -> Self {
-        Self { shared }
+        Self { store: &*shared.store, shared: Some(shared) }
+    }
+
+    /// The dead events of a store, for programs that neither write nor deliver. The nodes that deliver hear of what
+    /// is done at their next poll.
+    pub fn of(store: &'a dyn Store) -> Self {
+        Self { store, shared: None }
     }
 
     /// A page of dead events that match, by sequence; `from` is [`Listing::next`] of the page before.
     pub async fn list(&self, query: &Query, from: Option<Seq>, limit: u32) -> Result<Listing, OutboxError> {
-        Ok(self.store().list(&only_dead(query), from.unwrap_or(Seq(0)), limit).await?)
+        let first = if query.newest_first { Seq(i64::MAX) } else { Seq(0) };
+        Ok(self.store.list(&only_dead(query), from.unwrap_or(first), limit).await?)
     }
 
     /// How many dead events match.
     pub async fn count(&self, query: &Query) -> Result<u64, OutboxError> {
-        Ok(self.store().count(&only_dead(query)).await?)
+        Ok(self.store.count(&only_dead(query)).await?)
     }
 
     /// Makes a dead event due now, with no attempts and no error. What is not dead is refused.
     pub async fn replay(&self, id: EventId, actor: &Actor) -> Result<(), OutboxError> {
         let found = self.find(id, "replayed").await?;
-        let changed = self.store().replay(&[found.seq], actor).await?;
+        let changed = self.store.replay(&[found.seq], actor).await?;
         self.changed(id, &changed, "replayed").await
     }
 
     /// Removes a dead event; a key that it holds goes on with its next event.
     pub async fn discard(&self, id: EventId, actor: &Actor) -> Result<(), OutboxError> {
         let found = self.find(id, "discarded").await?;
-        let changed = self.store().discard(&[found.seq], actor).await?;
+        let changed = self.store.discard(&[found.seq], actor).await?;
         self.changed(id, &changed, "discarded").await
     }
 
@@ -63,8 +70,17 @@ impl<'a> Dead<'a> {
         if !found.holds_key {
             return Err(OutboxError::HoldsNothing(id.to_string()));
         }
-        let changed = self.store().skip(&[found.seq], actor).await?;
+        let changed = self.store.skip(&[found.seq], actor).await?;
         self.changed(id, &changed, "skipped").await
+    }
+
+    /// Gives a dead event another payload; it stays dead until it is replayed. The payload is checked as when an event
+    /// is built, and must be JSON where its content type says so. The one that was there is kept with the action.
+    pub async fn edit(&self, id: EventId, payload: Payload, actor: &Actor) -> Result<(), OutboxError> {
+        let found = self.find(id, "edited").await?;
+        check(&found, &payload)?;
+        let seqs = if self.store.edit(found.seq, &payload, actor).await? { vec![found.seq] } else { Vec::new() };
+        self.changed(id, &seqs, "edited").await
     }
 
     /// Replays all dead events that match, oldest first, at most `per_second` of them a second (`None`: as
@@ -75,38 +91,27 @@ impl<'a> Dead<'a> {
         per_second: Option<std::num::NonZeroU32>,
         actor: &Actor,
     ) -> Result<u64, OutboxError> {
-        let query = only_dead(query);
-        let mut replayed = 0;
-        let mut from = Seq(0);
-        let batch = per_second.map_or(REPLAY_BATCH, |rate| rate.get().clamp(1, REPLAY_BATCH));
-        let mut next_at = Instant::now();
-        loop {
-            let page = self.store().list(&query, from, batch).await?;
-            let seqs: Vec<Seq> = page.events.iter().map(|found| found.seq).collect();
-            if !seqs.is_empty() {
-                sleep_until(next_at).await;
-                let changed = self.store().replay(&seqs, actor).await?;
-                replayed += changed.len() as u64;
-                self.wake();
-                if let Some(rate) = per_second {
-                    let count = u32::try_from(changed.len()).unwrap_or(u32::MAX);
-                    next_at = Instant::now() + Duration::from_secs(1) * count / rate.get();
-                }
-            }
-            match page.next {
-                Some(next) => from = next,
-                None => return Ok(replayed),
-            }
-        }
+        let bulk = match per_second {
+            Some(rate) => self.all(query).rate(rate),
+            None => self.all(query),
+        };
+        Ok(bulk.replay(actor).await?.changed)
     }
 
-    fn store(&self) -> &dyn Store {
-        &*self.shared.store
+    /// Discards all dead events that match, oldest first; their keys go on. Returns how many are gone.
+    pub async fn discard_all(&self, query: &Query, actor: &Actor) -> Result<u64, OutboxError> {
+        Ok(self.all(query).discard(actor).await?.changed)
+    }
+
+    /// All dead events that match, for an action in batches that can be slowed down, watched, cut short and tried
+    /// without effect.
+    pub fn all(&self, query: &Query) -> Bulk<'a> {
+        Bulk::new(*self, only_dead(query))
     }
 
     async fn find(&self, id: EventId, action: &'static str) -> Result<Found, OutboxError> {
         let query = Query { id: Some(id), statuses: vec![Status::Dead], ..Query::default() };
-        match self.store().list(&query, Seq(0), 1).await?.events.pop() {
+        match self.store.list(&query, Seq(0), 1).await?.events.pop() {
             Some(found) => Ok(found),
             None => Err(self.refusal(id, action).await?),
         }
@@ -115,7 +120,7 @@ impl<'a> Dead<'a> {
     /// Says why an event that is not dead can't be acted on.
     async fn refusal(&self, id: EventId, action: &'static str) -> Result<OutboxError, OutboxError> {
         let query = Query { id: Some(id), ..Query::default() };
-        let found = self.store().list(&query, Seq(0), 1).await?.events.pop();
+        let found = self.store.list(&query, Seq(0), 1).await?.events.pop();
         Ok(match found {
             Some(found) => OutboxError::NotDead { id: id.to_string(), status: found.status.to_string(), action },
             None => OutboxError::NotFound(id.to_string()),
@@ -132,10 +137,33 @@ impl<'a> Dead<'a> {
     }
 
     /// The event or its key may be this node's.
-    fn wake(&self) {
-        self.shared.flight.lock().look_for_due(Instant::now());
-        self.shared.read.notify_one();
+    pub(super) fn wake(&self) {
+        if let Some(shared) = self.shared {
+            shared.flight.lock().look_for_due(Instant::now());
+            shared.read.notify_one();
+        }
     }
+}
+
+impl fmt::Debug for Dead<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dead").finish_non_exhaustive()
+    }
+}
+
+/// As the builder of the event would.
+fn check(found: &Found, payload: &Payload) -> Result<(), OutboxError> {
+    let refused = |why| OutboxError::Payload { id: found.id.clone(), why };
+    if payload.is_json() {
+        payload.to::<serde::de::IgnoredAny>().map_err(|error| refused(EventError::NotJson(error.to_string())))?;
+    }
+    let event = match &found.record {
+        Ok(record) => record.event.to_builder(),
+        // What is broken may be the payload itself.
+        Err(_) => Event::builder("unknown"),
+    };
+    event.payload(payload.clone()).build().map_err(refused)?;
+    Ok(())
 }
 
 fn only_dead(query: &Query) -> Query {

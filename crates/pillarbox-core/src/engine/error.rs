@@ -76,6 +76,14 @@ pub enum OutboxError {
         /// What was asked.
         action: &'static str,
     },
+    /// The payload for an event is not one that an event may have.
+    #[error("event {id} can't be given this payload: {why}")]
+    Payload {
+        /// Which event.
+        id: String,
+        /// What is wrong with it.
+        why: EventError,
+    },
     /// The dead event does not hold its key.
     #[error("event {0} holds no key: there is nothing to skip")]
     HoldsNothing(String),

@@ -31,6 +31,7 @@
 
 mod backoff;
 mod builder;
+mod bulk;
 mod bus;
 mod by_hand;
 mod calling;
@@ -59,6 +60,7 @@ mod work;
 mod writer;
 
 pub use builder::{Builder, mode};
+pub use bulk::{Bulk, BulkDone};
 pub use bus::{Bus, BusEvent, PublishError};
 #[doc(hidden)]
 pub use by_hand::ByHand;

@@ -47,6 +47,8 @@ pub struct PurgeOptions {
     pub batch: u32,
     /// How often the purge runs. Default: 1 h.
     pub every: Duration,
+    /// How long the record of operators' actions is kept; `None`: for ever. Default: 365 days.
+    pub actions: Option<Duration>,
 }
 
 impl Default for PurgeOptions {
@@ -56,6 +58,7 @@ impl Default for PurgeOptions {
             scope: PurgeScope::Finished { done: week, dead: Some(week) },
             batch: 500,
             every: Duration::from_hours(1),
+            actions: Some(Duration::from_hours(365 * 24)),
         }
     }
 }

@@ -68,12 +68,21 @@ impl Purge {
                     self.shared.meters.purged.increment(rows);
                     match next {
                         Some(next) => cursor = Some(next),
-                        None => return Ok(removed),
+                        None => break,
                     }
                 }
                 Purged::Fenced => return Ok(removed),
             }
         }
+        self.forget_actions().await?;
+        Ok(removed)
+    }
+
+    /// What operators did long ago.
+    async fn forget_actions(&self) -> Result<(), StoreError> {
+        let Some(older_than) = self.options.actions else { return Ok(()) };
+        while self.shared.store.purge_actions(older_than, self.options.batch).await? >= u64::from(self.options.batch) {}
+        Ok(())
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Query {
     pub until: Option<Timestamp>,
     /// With this text in the last error or the payload, letter case apart.
     pub text: Option<String>,
+    /// From the highest number down, instead of from the lowest up.
+    pub newest_first: bool,
 }
 
 /// An event as an operator sees it.
@@ -158,7 +160,8 @@ impl NodeStatus {
     note = "or on a pool of your own: `PostgresStore::from_pool(pool)`"
 )]
 pub trait AdminStore: Send + Sync {
-    /// The events that match, in sequence order, from a number on.
+    /// The events that match, in sequence order, from a number on; with `newest_first` against that order, from a
+    /// number down.
     fn list<'a>(&'a self, query: &'a Query, from: Seq, limit: u32) -> BoxFuture<'a, Result<Listing, StoreError>>;
 
     /// How many events match.

@@ -8,6 +8,7 @@
 //! | [`SettleStore`] | workers | settling events in the transaction of their handlers' work |
 //! | [`UpkeepStore`] | upkeep | migrations, purging |
 //! | [`AdminStore`] | operators | dead events, counts |
+//! | [`ActionStore`] | operators | the record of what they did, the edit of a payload |
 //! | [`WakeStore`] | reader | news from other processes |
 //! | [`Sink`] | relay | sending messages to a broker |
 //! | [`Source`] | consumer | receiving messages from a broker |
@@ -17,9 +18,10 @@
 //! | [`Tracer`] | writer, workers | the trace that an event belongs to |
 //! | [`Clock`] | writer | the host's time, for `occurred_at` alone |
 //!
-//! A database adapter implements the first seven; the engine sees them as one [`Store`]. The exam that every
+//! A database adapter implements the first eight; the engine sees them as one [`Store`]. The exam that every
 //! adapter passes is `pillarbox_testkit::conformance`.
 
+mod action;
 mod admin;
 mod clock;
 mod error;
@@ -40,6 +42,7 @@ mod write;
 
 pub use futures_util::future::BoxFuture;
 
+pub use action::{Action, ActionKind, ActionQuery, ActionStore, Actions, details_of_edit, payload_before};
 pub use admin::{Actor, AdminStore, Fleet, Found, Listing, NodeStatus, Query, Stats};
 pub use clock::{Clock, SystemClock};
 pub use error::{StoreError, StoreErrorKind};
@@ -66,6 +69,6 @@ pub use write::{NewKey, NewRow, TransactStore, WriteStore};
     note = "open one by its URL, as in `SqliteStore::open(\"shop.db\")`, `PostgresStore::open(url)` or `AnyStore::open(url)`",
     note = "or on a pool of your own: `PostgresStore::from_pool(pool)`"
 )]
-pub trait Store: OwnStore + ReadStore + UpkeepStore + AdminStore + WakeStore + 'static {}
+pub trait Store: OwnStore + ReadStore + UpkeepStore + AdminStore + ActionStore + WakeStore + 'static {}
 
-impl<T: OwnStore + ReadStore + UpkeepStore + AdminStore + WakeStore + 'static> Store for T {}
+impl<T: OwnStore + ReadStore + UpkeepStore + AdminStore + ActionStore + WakeStore + 'static> Store for T {}

@@ -47,6 +47,7 @@ impl Server {
             "update outbox_event set available_at = available_at - interval ? microsecond,
                 created_at = created_at - interval ? microsecond, done_at = done_at - interval ? microsecond",
             "update outbox_dedup set expires_at = expires_at - interval ? microsecond where ? = ?",
+            "update outbox_action set `at` = `at` - interval ? microsecond where ? = ?",
             "update outbox_instance set `until` = `until` - interval ? microsecond,
                 started_at = started_at - interval ? microsecond where 0 < ?",
         ] {

@@ -64,7 +64,8 @@ async fn a_settle_of_purged_rows_that_is_held_up_stalls_no_writer() {
 async fn writers_go_on_while_what_is_settled_is_purged() {
     let database = Shared::MariaDb.database();
     let store = MySqlStore::open(database.url()).await.unwrap();
-    let purge = PurgeOptions { scope: PurgeScope::ByAge(Duration::ZERO), batch: 50, every: Duration::from_millis(10) };
+    let scope = PurgeScope::ByAge(Duration::ZERO);
+    let purge = PurgeOptions { scope, batch: 50, every: Duration::from_millis(10), ..PurgeOptions::default() };
     let node = Outbox::single_node(store)
         .route("Placed", |_: Delivery| async { Ok::<_, std::io::Error>(()) })
         .on_success(OnSuccess::Delete)

@@ -36,6 +36,7 @@ impl Bed {
             "update outbox_event set available_at = available_at - {by}, created_at = created_at - {by},
                  done_at = done_at - {by};
              update outbox_dedup set expires_at = expires_at - {by};
+             update outbox_action set at = at - {by};
              update outbox_instance set until = until - {by}, started_at = started_at - {by};"
         );
         self.database.run(&sql).expect("move the times");

@@ -247,6 +247,7 @@ impl PurgeConfig {
             scope: PurgeScope::Finished { done, dead },
             batch: self.batch.unwrap_or(default.batch),
             every: self.every.unwrap_or(default.every),
+            ..default
         }
     }
 }

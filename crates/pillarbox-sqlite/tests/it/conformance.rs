@@ -55,6 +55,7 @@ impl Backend for Sqlite {
         for sql in [
             "update outbox_event set available_at = available_at - ?1, created_at = created_at - ?1, done_at = done_at - ?1",
             "update outbox_dedup set expires_at = expires_at - ?1",
+            "update outbox_action set at = at - ?1",
             "update outbox_instance set until = until - ?1, started_at = started_at - ?1",
         ] {
             self.execute(sql, micros).await;

@@ -249,7 +249,8 @@ pub async fn the_purge_removes_finished_rows_on_schedule<B: Backend>() {
     let stage = Stage::<B>::new().await;
     let scope = PurgeScope::Finished { done: Duration::ZERO, dead: None };
     let every = Duration::from_millis(20);
-    let outbox = stage.single().await.purge(PurgeOptions { scope, batch: 3, every }).start().await.expect("start");
+    let purge = PurgeOptions { scope, batch: 3, every, ..PurgeOptions::default() };
+    let outbox = stage.single().await.purge(purge).start().await.expect("start");
     stage.probe.answer(Which::of_key("dies"), 1, Err(HandlerError::msg("no").permanent()));
     let mut events: Vec<_> = (0..10).map(|_| event()).collect();
     events.push(keyed("dies"));

@@ -46,6 +46,7 @@
 //! Each case asserts sentences of the ports' contracts, on a fresh database. A case is a public function, so
 //! that one can be run alone; its doc names the rows of the acceptance list that it proves.
 
+pub mod action;
 pub mod admin;
 pub mod batch;
 pub mod deliver;
@@ -247,6 +248,14 @@ macro_rules! conformance {
             a_skipped_event_stays_dead_and_frees_its_key,
             the_outbox_in_numbers,
             the_nodes_and_what_they_own,
+        );
+        $crate::conformance!(@group $backend, action:
+            a_dead_events_payload_is_replaced_and_the_old_one_kept,
+            an_edit_may_turn_text_into_bytes_and_back,
+            only_a_dead_event_can_be_edited,
+            actions_are_listed_newest_first_and_by_event_and_actor,
+            old_actions_are_purged_in_batches,
+            a_listing_can_begin_with_the_newest,
         );
         $crate::conformance!(@group $backend, race:
             every_event_of_racing_writers_is_read_once_and_in_order_per_key,

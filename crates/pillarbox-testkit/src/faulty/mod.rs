@@ -76,6 +76,12 @@ pub enum Call {
     Stats,
     /// `AdminStore::fleet`.
     Fleet,
+    /// `ActionStore::edit`.
+    Edit,
+    /// `ActionStore::actions`.
+    Actions,
+    /// `ActionStore::purge_actions`.
+    PurgeActions,
     /// `WakeStore::hint`.
     Hint,
     /// `WakeStore::news`.
@@ -123,6 +129,9 @@ impl Call {
         Self::Skip,
         Self::Stats,
         Self::Fleet,
+        Self::Edit,
+        Self::Actions,
+        Self::PurgeActions,
         Self::Hint,
         Self::News,
         Self::HintFleet,

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use pillarbox_core::{
-    domain::{EventId, Key, Lease, NodeId, Partition, PartitionSet, Seq},
+    domain::{EventId, Key, Lease, NodeId, Partition, PartitionSet, Payload, Seq},
     port::{
-        Actor, AdminStore, Batch, BoxFuture, Candidate, Due, Fleet, Joining, Listing, NewKey, NewRow, OwnStore, Page,
-        Pick, PurgeRequest, Purged, Query, ReadStore, Recall, Released, Renewal, Row, Scan, SettleStore, Settled,
-        Stats, StoreError, Taken, TransactStore, UpkeepStore, WakeStore, WriteStore,
+        ActionQuery, ActionStore, Actions, Actor, AdminStore, Batch, BoxFuture, Candidate, Due, Fleet, Joining,
+        Listing, NewKey, NewRow, OwnStore, Page, Pick, PurgeRequest, Purged, Query, ReadStore, Recall, Released,
+        Renewal, Row, Scan, SettleStore, Settled, Stats, StoreError, Taken, TransactStore, UpkeepStore, WakeStore,
+        WriteStore,
     },
 };
 
@@ -191,6 +192,20 @@ impl<S: AdminStore> AdminStore for Faulty<S> {
 
     fn fleet(&self) -> Answer<'_, Fleet> {
         self.faults.around(Call::Fleet, self.store.fleet())
+    }
+}
+
+impl<S: ActionStore> ActionStore for Faulty<S> {
+    fn edit<'a>(&'a self, seq: Seq, payload: &'a Payload, actor: &'a Actor) -> Answer<'a, bool> {
+        self.faults.around(Call::Edit, self.store.edit(seq, payload, actor))
+    }
+
+    fn actions<'a>(&'a self, query: &'a ActionQuery, from: Option<i64>, limit: u32) -> Answer<'a, Actions> {
+        self.faults.around(Call::Actions, self.store.actions(query, from, limit))
+    }
+
+    fn purge_actions(&self, older_than: Duration, batch: u32) -> Answer<'_, u64> {
+        self.faults.around(Call::PurgeActions, self.store.purge_actions(older_than, batch))
     }
 }
 

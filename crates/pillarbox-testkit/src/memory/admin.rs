@@ -2,26 +2,13 @@
 
 use pillarbox_core::{
     domain::{Key, Partition, Seq, Status, Timestamp},
-    port::{Actor, AdminStore, BoxFuture, Fleet, Found, HoldKind, Listing, Query, Stats, StoreError},
+    port::{ActionKind, Actor, AdminStore, BoxFuture, Fleet, Found, HoldKind, Listing, Query, Stats, StoreError},
 };
 
 use super::{
     MemoryStore,
     tables::{Stored, Tables},
 };
-
-/// What an operator has done to an event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Action {
-    /// `replay`, `discard` or `skip`.
-    pub name: &'static str,
-    /// To which event.
-    pub seq: Seq,
-    /// Who did it, and why.
-    pub actor: Actor,
-    /// When.
-    pub at: Timestamp,
-}
 
 fn matches(query: &Query, row: &Stored) -> bool {
     let event = &row.event;
@@ -47,7 +34,9 @@ fn has_text(row: &Stored, text: &str) -> bool {
 
 impl Tables {
     fn list(&self, query: &Query, from: Seq, limit: u32) -> Listing {
-        let mut found = self.rows_from(from).filter(|row| matches(query, row));
+        let rows: Box<dyn Iterator<Item = &Stored>> =
+            if query.newest_first { Box::new(self.rows_down(from)) } else { Box::new(self.rows_from(from)) };
+        let mut found = rows.filter(|row| matches(query, row));
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         Listing {
             events: found.by_ref().take(limit).map(|row| self.found(row)).collect(),
@@ -72,7 +61,7 @@ impl Tables {
     /// Runs an action on those of the events that are DEAD and for which it says that it changed something.
     fn act(
         &mut self,
-        name: &'static str,
+        kind: ActionKind,
         seqs: &[Seq],
         actor: &Actor,
         now: Timestamp,
@@ -80,10 +69,13 @@ impl Tables {
     ) -> Vec<Seq> {
         let mut changed = Vec::new();
         for &seq in seqs {
-            let dead = self.row(seq).is_some_and(|row| row.status == Status::Dead);
-            if dead && action(self, seq) {
+            let Some(event) = self.row(seq).filter(|row| row.status == Status::Dead).map(|row| row.event.clone())
+            else {
+                continue;
+            };
+            if action(self, seq) {
                 changed.push(seq);
-                self.actions.push(Action { name, seq, actor: actor.clone(), at: now });
+                self.record(kind, seq, &event, actor, now);
             }
         }
         changed
@@ -136,7 +128,7 @@ impl AdminStore for MemoryStore {
     fn replay<'a>(&'a self, seqs: &'a [Seq], actor: &'a Actor) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
         Box::pin(async move {
             let replay = self.run(|tables, now| {
-                tables.act("replay", seqs, actor, now, |tables, seq| {
+                tables.act(ActionKind::Replay, seqs, actor, now, |tables, seq| {
                     tables.update(seq, |row| {
                         row.status = Status::New;
                         row.attempts = 0;
@@ -154,7 +146,7 @@ impl AdminStore for MemoryStore {
     fn discard<'a>(&'a self, seqs: &'a [Seq], actor: &'a Actor) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
         Box::pin(async move {
             let discard = self.run(|tables, now| {
-                tables.act("discard", seqs, actor, now, |tables, seq| {
+                tables.act(ActionKind::Discard, seqs, actor, now, |tables, seq| {
                     tables.free_key(seq);
                     tables.remove(seq).is_some()
                 })
@@ -164,9 +156,9 @@ impl AdminStore for MemoryStore {
     }
 
     fn skip<'a>(&'a self, seqs: &'a [Seq], actor: &'a Actor) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
-        Box::pin(
-            async move { Ok(self.run(|tables, now| tables.act("skip", seqs, actor, now, Tables::free_key)).await) },
-        )
+        Box::pin(async move {
+            Ok(self.run(|tables, now| tables.act(ActionKind::Skip, seqs, actor, now, Tables::free_key)).await)
+        })
     }
 
     fn stats(&self) -> BoxFuture<'_, Result<Stats, StoreError>> {

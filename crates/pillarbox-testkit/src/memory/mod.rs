@@ -5,6 +5,7 @@
 //! are fenced by the node's lease; all times are those of its own clock. It forgets everything when the last
 //! handle goes.
 
+mod action;
 mod admin;
 mod own;
 mod read;
@@ -23,14 +24,13 @@ use std::{
 use parking_lot::Mutex;
 use pillarbox_core::{
     domain::{Seq, Timestamp},
-    port::{Clock, SystemClock},
+    port::{Action, Clock, SystemClock},
 };
 use tokio::sync::Notify;
 
 use crate::{ManualClock, clock::TimerClock};
 use tables::Tables;
 
-pub use admin::Action;
 pub(crate) use settle::Guards;
 pub use write::{MemoryConnection, MemoryTx};
 
@@ -124,7 +124,7 @@ impl MemoryStore {
     }
 
     /// What operators have done, in order.
-    pub fn actions(&self) -> Vec<Action> {
+    pub fn recorded(&self) -> Vec<Action> {
         self.database.tables.lock().actions.clone()
     }
 

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pillarbox_core::{
     domain::{Epoch, Event, EventId, Key, NodeId, Partition, Record, Seq, Status, Timestamp},
-    port::{HoldKind, Row},
+    port::{Action, HoldKind, Row},
 };
 use rustc_hash::FxHashMap;
 
-use super::{Action, own::Node};
+use super::own::Node;
 
 /// A row of the table of events.
 #[derive(Clone)]
@@ -97,6 +97,7 @@ pub(super) struct Tables {
     pub(super) incarnations: i64,
     pub(super) partitions: Vec<Owned>,
     pub(super) actions: Vec<Action>,
+    pub(super) last_action: i64,
     pub(super) keys: FxHashMap<Box<str>, Entered>,
     user_rows: BTreeMap<String, Vec<String>>,
 }
@@ -118,6 +119,7 @@ impl Default for Tables {
             incarnations: 0,
             partitions: vec![free; Partition::COUNT],
             actions: Vec::new(),
+            last_action: 0,
             keys: FxHashMap::default(),
             user_rows: BTreeMap::new(),
         }
@@ -173,6 +175,10 @@ impl Tables {
 
     pub(super) fn rows_from(&self, from: Seq) -> impl Iterator<Item = &Stored> {
         self.rows.range(from..).map(|(_, row)| row)
+    }
+
+    pub(super) fn rows_down(&self, from: Seq) -> impl Iterator<Item = &Stored> {
+        self.rows.range(..=from).rev().map(|(_, row)| row)
     }
 
     /// The NEW rows without a due time above a number.

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use pillarbox_core::{
-    domain::{EventId, Key, Lease, NodeId, Partition, PartitionSet, Seq},
+    domain::{EventId, Key, Lease, NodeId, Partition, PartitionSet, Payload, Seq},
     port::{
-        Actor, AdminStore, Batch, BoxFuture, Due, Fleet, Joining, Listing, NewKey, NewRow, OwnStore, Page, Pick,
-        PurgeRequest, Purged, Query, ReadStore, Recall, Released, Renewal, Row, Scan, Settled, Stats, StoreError,
-        Taken, TransactStore, UpkeepStore, WakeStore, WriteStore,
+        ActionQuery, ActionStore, Actions, Actor, AdminStore, Batch, BoxFuture, Due, Fleet, Joining, Listing, NewKey,
+        NewRow, OwnStore, Page, Pick, PurgeRequest, Purged, Query, ReadStore, Recall, Released, Renewal, Row, Scan,
+        Settled, Stats, StoreError, Taken, TransactStore, UpkeepStore, WakeStore, WriteStore,
     },
 };
 
@@ -207,6 +207,20 @@ impl<S: AdminStore, L: Send + Sync> AdminStore for Layered<S, L> {
 
     fn fleet(&self) -> Answer<'_, Fleet> {
         self.store.fleet()
+    }
+}
+
+impl<S: ActionStore, L: Send + Sync> ActionStore for Layered<S, L> {
+    fn edit<'a>(&'a self, seq: Seq, payload: &'a Payload, actor: &'a Actor) -> Answer<'a, bool> {
+        self.store.edit(seq, payload, actor)
+    }
+
+    fn actions<'a>(&'a self, query: &'a ActionQuery, from: Option<i64>, limit: u32) -> Answer<'a, Actions> {
+        self.store.actions(query, from, limit)
+    }
+
+    fn purge_actions(&self, older_than: Duration, batch: u32) -> Answer<'_, u64> {
+        self.store.purge_actions(older_than, batch)
     }
 }
 

@@ -10,11 +10,11 @@ use std::{
 };
 
 use pillarbox_core::{
-    domain::{EventId, Key, Lease, NodeId, Partition, PartitionSet, Seq},
+    domain::{EventId, Key, Lease, NodeId, Partition, PartitionSet, Payload, Seq},
     port::{
-        Actor, AdminStore, Batch, BoxFuture, Due, Fleet, Joining, Listing, NewKey, NewRow, OwnStore, Page, Pick,
-        PurgeRequest, Purged, Query, ReadStore, Recall, Released, Renewal, Row, Scan, Settled, Stats, StoreError,
-        StoreErrorKind, Taken, TransactStore, UpkeepStore, WakeStore, WriteStore,
+        ActionQuery, ActionStore, Actions, Actor, AdminStore, Batch, BoxFuture, Due, Fleet, Joining, Listing, NewKey,
+        NewRow, OwnStore, Page, Pick, PurgeRequest, Purged, Query, ReadStore, Recall, Released, Renewal, Row, Scan,
+        Settled, Stats, StoreError, StoreErrorKind, Taken, TransactStore, UpkeepStore, WakeStore, WriteStore,
     },
 };
 use tokio::{
@@ -293,6 +293,20 @@ impl<S: AdminStore> AdminStore for Wire<S> {
 
     fn fleet(&self) -> Answer<'_, Fleet> {
         self.around(self.store.fleet())
+    }
+}
+
+impl<S: ActionStore> ActionStore for Wire<S> {
+    fn edit<'a>(&'a self, seq: Seq, payload: &'a Payload, actor: &'a Actor) -> Answer<'a, bool> {
+        self.around(self.store.edit(seq, payload, actor))
+    }
+
+    fn actions<'a>(&'a self, query: &'a ActionQuery, from: Option<i64>, limit: u32) -> Answer<'a, Actions> {
+        self.around(self.store.actions(query, from, limit))
+    }
+
+    fn purge_actions(&self, older_than: Duration, batch: u32) -> Answer<'_, u64> {
+        self.around(self.store.purge_actions(older_than, batch))
     }
 }
 

@@ -130,9 +130,9 @@ async fn actions_are_recorded_with_their_actor() {
     let actor = Actor::new("ada").because("mended");
     assert_eq!(store.replay(&seqs, &actor).await.unwrap(), seqs);
     assert_eq!(store.discard(&seqs, &actor).await.unwrap(), []);
-    let actions = store.actions();
+    let actions = store.recorded();
     assert_eq!(actions.len(), 1, "what changed nothing is not recorded");
-    assert_eq!((actions[0].name, actions[0].seq, &actions[0].actor), ("replay", seqs[0], &actor));
+    assert_eq!((actions[0].action.as_str(), actions[0].seq, &actions[0].actor), ("REPLAY", Some(seqs[0]), &actor));
     assert_eq!(actions[0].at, store.now());
 }
 

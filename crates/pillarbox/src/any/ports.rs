@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use pillarbox_core::{
-    domain::{Key, Lease, NodeId, Partition, PartitionSet, Seq},
+    domain::{Key, Lease, NodeId, Partition, PartitionSet, Payload, Seq},
     port::{
-        Actor, AdminStore, Batch, BoxFuture, Due, Fleet, Joining, Listing, OwnStore, Page, Pick, PurgeRequest, Purged,
-        Query, ReadStore, Recall, Released, Renewal, Row, Scan, Settled, Stats, StoreError, Taken, UpkeepStore,
-        WakeStore,
+        ActionQuery, ActionStore, Actions, Actor, AdminStore, Batch, BoxFuture, Due, Fleet, Joining, Listing, OwnStore,
+        Page, Pick, PurgeRequest, Purged, Query, ReadStore, Recall, Released, Renewal, Row, Scan, Settled, Stats,
+        StoreError, Taken, UpkeepStore, WakeStore,
     },
 };
 
@@ -116,6 +116,20 @@ impl AdminStore for AnyStore {
 
     fn fleet(&self) -> Answer<'_, Fleet> {
         self.as_dyn().fleet()
+    }
+}
+
+impl ActionStore for AnyStore {
+    fn edit<'a>(&'a self, seq: Seq, payload: &'a Payload, actor: &'a Actor) -> Answer<'a, bool> {
+        self.as_dyn().edit(seq, payload, actor)
+    }
+
+    fn actions<'a>(&'a self, query: &'a ActionQuery, from: Option<i64>, limit: u32) -> Answer<'a, Actions> {
+        self.as_dyn().actions(query, from, limit)
+    }
+
+    fn purge_actions(&self, older_than: Duration, batch: u32) -> Answer<'_, u64> {
+        self.as_dyn().purge_actions(older_than, batch)
     }
 }
 

@@ -208,7 +208,7 @@ async fn counters_and_histograms_count_what_they_say() {
     let (stage, meter) = (Stage::new(), Meter::new());
     let count = |name: &str| meter.count(&format!("pillarbox_{name}"));
     let scope = PurgeScope::Finished { done: Duration::ZERO, dead: None };
-    let purge = PurgeOptions { scope, batch: 2, every: HOUR };
+    let purge = PurgeOptions { scope, batch: 2, every: HOUR, ..PurgeOptions::default() };
     let outbox = stage.single().purge(purge).start().await.unwrap();
     stage.probe.fail(Which::of_key("twice"), 2);
     stage.probe.defer(Which::of_key("deferred"), 1, Duration::from_millis(5));

@@ -1,0 +1,299 @@
+//! Consumers' dead letters.
+
+use axum::{Json, body::Bytes, http::StatusCode, response::IntoResponse};
+use pillarbox_core::{
+    domain::{Payload, Timestamp},
+    port::{Actor, BoxFuture, Letter, LetterId, LetterPlace, LetterQuery, LetterStatus, StoreError},
+};
+use serde::Serialize;
+
+use crate::{call::Call, events::new_payload, filter, problem::Problem, redact::Eyes, view::Body};
+
+type Answer = Result<axum::response::Response, Problem>;
+
+/// What a queue answers.
+pub type Asked<'a, T> = BoxFuture<'a, Result<T, LetterError>>;
+
+/// A queue of dead letters, and what is done to them. Every action is recorded in the letter's history.
+pub trait Letters: Send + Sync + 'static {
+    /// Letters that match, the newest first, after a place in that order.
+    fn list<'a>(&'a self, query: &'a LetterQuery, after: Option<&'a LetterPlace>, limit: u32)
+    -> Asked<'a, Vec<Letter>>;
+
+    /// How many letters match.
+    fn count<'a>(&'a self, query: &'a LetterQuery) -> Asked<'a, u64>;
+
+    /// The letter of an id.
+    fn find<'a>(&'a self, id: &'a LetterId) -> Asked<'a, Option<Letter>>;
+
+    /// Sends a pending letter again.
+    fn replay<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()>;
+
+    /// Puts a pending letter aside for good.
+    fn discard<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()>;
+
+    /// Gives a pending letter another payload, of the same content type.
+    fn edit<'a>(&'a self, id: &'a LetterId, payload: Bytes, actor: &'a Actor) -> Asked<'a, ()>;
+}
+
+/// Why nothing was done to a letter.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LetterError {
+    /// There is none of this id.
+    #[error("there is no dead letter {0}")]
+    Unknown(LetterId),
+    /// It is not pending, or somebody is at it; the words say which.
+    #[error("{0}")]
+    Refused(String),
+    /// The payload is none that it may have.
+    #[error("dead letter {id} can't be given this payload: {why}")]
+    Payload {
+        /// Which.
+        id: LetterId,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It could not be sent; it stays pending.
+    #[error("dead letter {id} could not be sent: {why}")]
+    NotSent {
+        /// Which.
+        id: LetterId,
+        /// What the broker said.
+        why: String,
+    },
+    /// The store failed.
+    #[error("the store of the dead letters failed")]
+    Store(#[from] StoreError),
+}
+
+impl From<LetterError> for Problem {
+    fn from(error: LetterError) -> Self {
+        match error {
+            LetterError::Unknown(id) => Self::not_found("dead letter", &id.0),
+            LetterError::Refused(why) => Self::conflict(why),
+            LetterError::NotSent { ref id, .. } => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "a dead letter could not be sent again");
+                Self::unavailable(format!("dead letter {id} could not be sent, and stays pending; the log says why"))
+            }
+            LetterError::Payload { .. } => Self::unprocessable(error.to_string()),
+            LetterError::Store(error) => error.into(),
+        }
+    }
+}
+
+/// A letter as it is shown.
+#[derive(Debug, Serialize)]
+pub(crate) struct LetterView {
+    id: String,
+    consumer: String,
+    status: &'static str,
+    event_id: String,
+    #[serde(rename = "type")]
+    event_type: String,
+    topic: String,
+    key: Option<String>,
+    source: Option<String>,
+    saga_id: Option<String>,
+    correlation_id: Option<String>,
+    attempts: u32,
+    replays: u32,
+    reason: String,
+    dead_at: String,
+    finished_at: Option<String>,
+    headers: Vec<(String, String)>,
+    #[serde(flatten)]
+    body: Body,
+    history: Vec<Deed>,
+}
+
+#[derive(Debug, Serialize)]
+struct Deed {
+    at: String,
+    action: String,
+    who: String,
+    why: Option<String>,
+}
+
+impl LetterView {
+    pub(crate) fn of(letter: &Letter, eyes: Eyes<'_>, payload: bool) -> Self {
+        let (body, taken) = Body::of(&payload_of(letter), eyes, payload);
+        let headers = letter.attributes.iter().chain(&letter.headers);
+        Self {
+            id: letter.id.to_string(),
+            consumer: letter.consumer.clone(),
+            status: letter.status.as_str(),
+            event_id: letter.event_id.clone(),
+            event_type: letter.event_type.clone(),
+            topic: letter.topic.clone(),
+            key: letter.key.clone(),
+            source: letter.source.clone(),
+            saga_id: letter.saga_id.clone(),
+            correlation_id: letter.correlation_id.clone(),
+            attempts: letter.attempts,
+            replays: letter.replays,
+            reason: eyes.error(&letter.reason, &taken),
+            dead_at: letter.dead_at.to_string(),
+            finished_at: letter.finished_at.map(|time| time.to_string()),
+            headers: headers.map(|(name, value)| (name.clone(), eyes.header(name, value))).collect(),
+            body,
+            history: letter
+                .history
+                .iter()
+                .map(|deed| Deed {
+                    at: deed.at.to_string(),
+                    action: deed.what.clone(),
+                    who: deed.who.clone(),
+                    why: deed.why.clone(),
+                })
+                .collect(),
+        }
+    }
+}
+
+fn payload_of(letter: &Letter) -> Payload {
+    Payload::stored(letter.content_type.as_str(), letter.payload.clone(), std::str::from_utf8(&letter.payload).is_ok())
+}
+
+#[derive(Serialize)]
+struct Page {
+    letters: Vec<LetterView>,
+    next: Option<String>,
+}
+
+const FILTERS: &[&str] =
+    &["status", "consumer", "type", "topic", "event_id", "saga_id", "correlation_id", "from", "until", "text"];
+
+fn query(call: &Call) -> Result<LetterQuery, Problem> {
+    let params = &call.params;
+    let status = match params.text("status")?.as_deref() {
+        // What waits for a person is what one looks for.
+        None => Some(LetterStatus::Pending),
+        Some("ALL" | "all") => None,
+        Some(name) => {
+            let allowed = "PENDING (the default), REPLAYED, DISCARDED or ALL";
+            let read = name.parse::<LetterStatus>();
+            Some(read.map_err(|error| Problem::bad_parameter("status", error, allowed))?)
+        }
+    };
+    Ok(LetterQuery {
+        status,
+        consumer: params.text("consumer")?,
+        event_type: params.text("type")?,
+        topic: params.text("topic")?,
+        event_id: params.text("event_id")?,
+        saga_id: params.text("saga_id")?,
+        correlation_id: params.text("correlation_id")?,
+        from: filter::time(params, "from")?,
+        until: filter::time(params, "until")?,
+        text: filter::text(params, call.eyes())?,
+    })
+}
+
+/// So many are read at once.
+const READ: u32 = 50;
+
+pub(crate) async fn list(call: Call) -> Answer {
+    call.params.only(&[FILTERS, &["limit", "cursor", "payloads"]].concat())?;
+    let query = query(&call)?;
+    let limit = call.params.limit(&call.desk)?;
+    let after = call.params.text("cursor")?.map(|text| read_place(&text)).transpose()?;
+    let payloads = call.params.flag("payloads", true)?;
+    let (letters, next) = page(&call, letters(&call)?, &query, after, limit).await?;
+    let letters = letters.iter().map(|letter| LetterView::of(letter, call.eyes(), payloads)).collect();
+    Ok(Json(Page { letters, next: next.as_ref().map(write_place) }).into_response())
+}
+
+/// A page that ends early where its payloads are too many bytes.
+pub(crate) async fn page(
+    call: &Call,
+    letters: &dyn Letters,
+    query: &LetterQuery,
+    mut after: Option<LetterPlace>,
+    limit: u32,
+) -> Result<(Vec<Letter>, Option<LetterPlace>), Problem> {
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    loop {
+        let left = limit - u32::try_from(found.len()).unwrap_or(limit);
+        // One more than asked for tells whether there is a next page.
+        let read = left.min(READ);
+        let mut some = letters.list(query, after.as_ref(), read + 1).await?;
+        let more = some.len() > read as usize;
+        some.truncate(read as usize);
+        bytes += some.iter().map(|letter| letter.payload.len()).sum::<usize>();
+        after = some.last().map(LetterPlace::of);
+        found.extend(some);
+        if !more {
+            return Ok((found, None));
+        }
+        if found.len() >= limit as usize || bytes >= call.desk.limits.page_bytes {
+            return Ok((found, after));
+        }
+    }
+}
+
+pub(crate) async fn count(call: Call) -> Answer {
+    call.params.only(FILTERS)?;
+    let count = letters(&call)?.count(&query(&call)?).await?;
+    Ok(Json(serde_json::json!({ "count": count })).into_response())
+}
+
+pub(crate) async fn show(call: Call) -> Answer {
+    call.params.only(&[])?;
+    let id = id(&call)?;
+    let letter = letters(&call)?.find(&id).await?;
+    let letter = letter.ok_or_else(|| Problem::not_found("dead letter", call.id()))?;
+    Ok(Json(LetterView::of(&letter, call.eyes(), true)).into_response())
+}
+
+pub(crate) async fn replay(call: Call) -> Answer {
+    let actor = call.plain_actor()?;
+    letters(&call)?.replay(&id(&call)?, &actor).await?;
+    tracing::info!(who = call.identity.name, action = "replay", letter = call.id(), "an operator acted");
+    Ok(Json(serde_json::json!({ "id": call.id(), "action": "replay" })).into_response())
+}
+
+pub(crate) async fn discard(call: Call) -> Answer {
+    let actor = call.plain_actor()?;
+    letters(&call)?.discard(&id(&call)?, &actor).await?;
+    tracing::info!(who = call.identity.name, action = "discard", letter = call.id(), "an operator acted");
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+pub(crate) async fn edit(call: Call) -> Answer {
+    call.actor(None)?;
+    call.params.only(&[])?;
+    let fields = call.fields(&["payload", "payload_base64", "because"])?;
+    let actor = call.actor(fields.because()?)?;
+    let (id, queue) = (id(&call)?, letters(&call)?);
+    let letter = queue.find(&id).await?.ok_or_else(|| Problem::not_found("dead letter", call.id()))?;
+    let payload = new_payload(&fields, letter.content_type)?;
+    queue.edit(&id, payload.as_bytes().clone(), &actor).await?;
+    tracing::info!(who = call.identity.name, action = "edit", letter = call.id(), "an operator acted");
+    Ok(Json(serde_json::json!({ "id": call.id(), "action": "edit" })).into_response())
+}
+
+fn letters(call: &Call) -> Result<&dyn Letters, Problem> {
+    let none = "this service has no dead letter queue: give it one with Admin::letters";
+    call.desk.letters.as_deref().ok_or_else(|| Problem::missing(none))
+}
+
+/// What can't be an id is not asked for.
+fn id(call: &Call) -> Result<LetterId, Problem> {
+    let id = call.id();
+    let good = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    good.then(|| LetterId(id.to_ascii_lowercase())).ok_or_else(|| Problem::not_found("dead letter", id))
+}
+
+pub(crate) fn write_place(place: &LetterPlace) -> String {
+    format!("{}-{}", place.dead_at.as_micros(), place.id)
+}
+
+pub(crate) fn read_place(text: &str) -> Result<LetterPlace, Problem> {
+    let refused = || Problem::bad_parameter("cursor", "it is no cursor", "`next` of the page before");
+    // From the end: a time before 1970 begins with the same sign.
+    let (micros, id) = text.rsplit_once('-').ok_or_else(refused)?;
+    let good = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let dead_at = micros.parse().map(Timestamp::from_micros).ok().filter(|_| good).ok_or_else(refused)?;
+    Ok(LetterPlace { dead_at, id: LetterId(id.to_owned()) })
+}

@@ -1,0 +1,88 @@
+//! What some must not see is in nothing that they are given.
+
+use pillarbox_admin::Redaction;
+use serde_json::json;
+
+use crate::bed::{ADA, Bed, VIC, id, tokens};
+
+fn rules() -> Redaction {
+    Redaction::new().path("$.card.number").unwrap().path("$..email").unwrap().header("authorization")
+}
+
+const SECRETS: [&str; 3] = ["4711-0815", "c2VjcmV0", "ada@example.org"];
+
+async fn bed(rules: Redaction) -> Bed {
+    let bed = Bed::with(tokens(), |admin| admin.redact(rules)).await;
+    bed.insert(20, "DEAD", "Mailed", r#"{"to": [{"email": "ada@example.org"}], "n": 1}"#).await;
+    bed.run("update outbox_event set last_error = 'no mail to ada@example.org' where seq = 20").await;
+    bed.insert(21, "DEAD", "Plain", "x").await;
+    bed.run("update outbox_event set payload = 'mail ada@example.org', content_type = 'text/plain', last_error = null where seq = 21")
+        .await;
+    bed
+}
+
+const LOOKS: [&str; 6] = ["/events?limit=500", "/events/3", "/events/20", "/events/21", "/dead?limit=500", "/actions"];
+
+#[tokio::test]
+async fn a_viewer_is_given_no_redacted_value_anywhere() {
+    let bed = bed(rules()).await;
+    // An edit keeps the old payload, which is a payload too.
+    let edit = json!({ "payload": { "card": { "number": "4711-0815" } } });
+    bed.send("PUT", &format!("/events/{}/payload", id(3)), Some(ADA), Some(edit)).await.ok();
+    for path in LOOKS {
+        let seen = bed.send("GET", path, Some(VIC), None).await;
+        for secret in SECRETS {
+            assert!(!seen.text.contains(secret), "{path} shows {secret}: {}", seen.text);
+        }
+        seen.ok();
+    }
+    let whole: String = {
+        let mut texts = String::new();
+        for path in LOOKS {
+            texts += &bed.get(path).await.text;
+        }
+        texts
+    };
+    for secret in SECRETS {
+        assert!(whole.contains(secret), "an operator sees {secret}");
+    }
+    let seen = bed.send("GET", "/events/3", Some(VIC), None).await.ok();
+    assert_eq!(seen["payload"], json!({ "card": { "number": "[redacted]" } }));
+    assert_eq!(seen["headers"], json!({ "authorization": "[redacted]", "source": "web" }));
+    assert_eq!(seen["payload_shown"], "redacted");
+    assert_eq!(seen["last_error"], "the carrier refused it: card [redacted] of 3");
+    let hidden = bed.send("GET", "/events/21", Some(VIC), None).await.ok();
+    assert_eq!((&hidden["payload_shown"], hidden.get("payload")), (&json!("hidden"), None));
+}
+
+/// To try one text after another is a way to read.
+#[tokio::test]
+async fn who_sees_by_rules_can_not_search() {
+    let bed = bed(rules()).await;
+    for path in ["/events?text=4711", "/events/count?text=4711", "/dead?text=4711", "/dead/count?text=x"] {
+        bed.send("GET", path, Some(VIC), None).await.problem(403);
+        bed.get(path).await.ok();
+    }
+    let everybody = self::bed(rules().for_everybody()).await;
+    everybody.get("/events?text=4711").await.problem(403);
+    everybody.post("/events/discard", json!({ "filter": { "text": "4711" } })).await.problem(403);
+    let seen = everybody.get("/events?limit=500").await;
+    assert!(SECRETS.iter().all(|secret| !seen.text.contains(secret)), "{}", seen.text);
+}
+
+#[tokio::test]
+async fn errors_and_payloads_can_be_hidden_altogether() {
+    let bed = bed(Redaction::new().hide_errors().hide_payloads()).await;
+    let seen = bed.send("GET", "/events/20", Some(VIC), None).await.ok();
+    assert_eq!((&seen["last_error"], &seen["payload_shown"]), (&json!("[redacted]"), &json!("hidden")));
+    assert!(bed.get("/events/20").await.text.contains("no mail to"));
+}
+
+#[tokio::test]
+async fn payloads_can_be_left_out_of_a_list() {
+    let bed = Bed::new().await;
+    let page = bed.get("/events?payloads=false&status=DEAD").await;
+    assert!(!page.text.contains("\"payload\":"), "{}", page.text);
+    assert_eq!(page.ok()["events"][0]["payload_shown"], "left_out");
+    assert_eq!(bed.get("/events?payloads=no").await.problem(400)["parameter"], "payloads");
+}
