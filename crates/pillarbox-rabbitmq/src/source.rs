@@ -191,7 +191,8 @@ impl RabbitMqSource {
     async fn acknowledge_batch(&self, tickets: &[Ticket]) -> Vec<Result<(), SinkError>> {
         let void = || SinkError::failed("the ticket is not good any more: the message comes again, or has come");
         let line = self.state().line.clone();
-        let tags: Vec<_> = tickets.iter().map(|ticket| self.state().tickets.take(*ticket).map(|(tag, ())| tag)).collect();
+        let tags: Vec<_> =
+            tickets.iter().map(|ticket| self.state().tickets.take(*ticket).map(|(tag, ())| tag)).collect();
         let known = || tags.iter().flatten();
         let told = match line {
             Some(line) if known().next().is_some() => {
