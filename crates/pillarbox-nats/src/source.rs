@@ -76,7 +76,7 @@ enum Told {
 impl NatsSource {
     pub(crate) fn new(connection: Connection, subscription: Subscription) -> Self {
         let name = format!("{}/{}", subscription.stream, subscription.group);
-        let tickets = Mutex::new(Tickets::new(subscription.again_after * 4));
+        let tickets = Mutex::new(Tickets::new(subscription.again_after.saturating_mul(4)));
         Self { connection, subscription, name, reading: tokio::sync::Mutex::default(), tickets }
     }
 

@@ -97,6 +97,9 @@ impl Subscription {
         if self.wait.is_zero() {
             return Err(refused("wait is 0: no message can come in no time"));
         }
+        if self.wait > Duration::from_mins(5) {
+            return Err(refused("wait is more than 5m: it would be seen too late that the server is gone"));
+        }
         if self.most_out == 0 {
             return Err(refused("most_out is 0: no message could come"));
         }
@@ -215,6 +218,7 @@ mod tests {
             (ours().subjects([""]), "subject is empty"),
             (ours().again_after(Duration::from_millis(999)), "while they are dealt with"),
             (ours().wait(Duration::ZERO), "no time"),
+            (ours().wait(Duration::from_hours(1)), "too late"),
             (ours().most_out(0), "no message could come"),
         ] {
             let error = Options::new("nats://localhost").subscribe(subscription).expect_err(reason);

@@ -109,7 +109,7 @@ pub(crate) fn incoming(delivery: Delivery) -> (Incoming, u32) {
             Some(KEY) => incoming.key = Some(Key::from(value)),
             Some(attribute) => incoming.attributes.push((attribute.to_owned(), value)),
             None if name == DELIVERIES => {
-                deliveries = value.parse::<u32>().map_or(deliveries, |before| before.saturating_add(1))
+                deliveries = value.parse::<u32>().map_or(deliveries, |before| before.saturating_add(1));
             }
             None => incoming.headers.push((name.to_owned(), value)),
         }

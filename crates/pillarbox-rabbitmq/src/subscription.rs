@@ -54,6 +54,9 @@ impl Subscription {
         if self.wait.is_zero() {
             return Err(refused("wait is 0: no message can come in no time"));
         }
+        if self.wait > Duration::from_mins(5) {
+            return Err(refused("wait is more than 5m: it would be seen too late that the server is gone"));
+        }
         if self.most_out == 0 {
             return Err(refused(
                 "most_out is 0: the server would send all that it has, whether there is room for it or not",
@@ -84,6 +87,7 @@ mod tests {
             (Subscription::new(""), "no name"),
             (Subscription::new("x".repeat(256)), "255 bytes"),
             (Subscription::new("orders").wait(Duration::ZERO), "no time"),
+            (Subscription::new("orders").wait(Duration::from_hours(1)), "too late"),
             (Subscription::new("orders").most_out(0), "room"),
         ] {
             let error = Options::new("amqp://localhost").subscribe(subscription).expect_err(reason);

@@ -88,7 +88,7 @@ impl RedisSource {
     pub(crate) fn new(waiting: Connection, asking: Connection, subscription: Subscription) -> Self {
         let name = format!("{}/{}", subscription.streams.join("+"), subscription.group);
         let consumer = format!("{PREFIX}{}-{:016x}", std::process::id(), fastrand::u64(..));
-        let tickets = Mutex::new(Tickets::new(subscription.again_after * 4));
+        let tickets = Mutex::new(Tickets::new(subscription.again_after.saturating_mul(4)));
         let (reading, is_given_back) = (tokio::sync::Mutex::default(), AtomicBool::new(false));
         Self { waiting, asking, subscription, name, consumer, reading, tickets, is_given_back }
     }
@@ -97,10 +97,10 @@ impl RedisSource {
         let mut reading = self.reading.lock().await;
         if reading.came.is_empty() && most > 0 {
             let read = self.read(&mut reading, most).await;
-            if read.is_err() {
-                if let Some(open) = reading.open.take() {
-                    self.waiting.discard(&open);
-                }
+            if read.is_err()
+                && let Some(open) = reading.open.take()
+            {
+                self.waiting.discard(&open);
             }
             // What came before the error comes now, and the error the next time.
             if reading.came.is_empty() {
@@ -112,12 +112,11 @@ impl RedisSource {
     }
 
     async fn read(&self, reading: &mut Reading, most: usize) -> Result<(), SinkError> {
-        let mut open = match &reading.open {
-            Some(open) => open.clone(),
-            None => {
-                let open = self.prepared(&self.waiting).await?;
-                reading.open.insert(open).clone()
-            }
+        let mut open = if let Some(open) = &reading.open {
+            open.clone()
+        } else {
+            let open = self.prepared(&self.waiting).await?;
+            reading.open.insert(open).clone()
         };
         if reading.is_unsure {
             self.take_own(&mut open, reading, most).await?;
@@ -256,7 +255,7 @@ impl RedisSource {
 
     async fn remove_dead(&self, open: &mut Open) -> Result<(), SinkError> {
         // One that lives, and was removed because it had nothing, is made anew when it reads.
-        let idle = self.subscription.again_after * 2;
+        let idle = self.subscription.again_after.saturating_mul(2);
         for stream in &self.subscription.streams {
             let mut question = redis::cmd("EVAL");
             question.arg(REMOVE_DEAD).arg(1).arg(stream).arg(&self.subscription.group);

@@ -55,8 +55,8 @@ impl Subscription {
         }
         let mut streams: Vec<_> = self.streams.iter().collect();
         streams.sort();
-        if let Some(twice) = streams.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(refused(format_args!("the stream {:?} is named twice", twice[0])));
+        if let Some([twice, ..]) = streams.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(refused(format_args!("the stream {twice:?} is named twice")));
         }
         if self.group.is_empty() {
             return Err(refused("the group has no name"));
@@ -66,6 +66,9 @@ impl Subscription {
         }
         if self.wait < Duration::from_millis(1) {
             return Err(refused("wait is less than 1ms: no message can come in no time"));
+        }
+        if self.wait > Duration::from_mins(5) {
+            return Err(refused("wait is more than 5m: it would be seen too late that the server is gone"));
         }
         Ok(())
     }
@@ -96,6 +99,7 @@ mod tests {
             (Subscription::new(["orders"], ""), "no name"),
             (ours().again_after(Duration::from_millis(999)), "while they are dealt with"),
             (ours().wait(Duration::ZERO), "no time"),
+            (ours().wait(Duration::from_hours(1)), "too late"),
         ] {
             let error = Options::new("redis://localhost").subscribe(subscription).expect_err(reason);
             assert_eq!(error.kind(), SinkErrorKind::Rejected);
