@@ -59,10 +59,12 @@ impl NatsSink {
     }
 
     async fn send_one(&self, open: &Open, message: &Message, publish: PublishMessage, deadline: Instant) -> Sent {
+        let again = || message::publish(message, self.connection.options().largest);
         let publishing = async {
-            let ack = self.publish(open, message, publish.clone(), deadline).await?;
+            let ack = self.publish(open, message, publish, again, deadline).await?;
             if ack.duplicate && !self.has_subject(open, &ack, message).await {
-                self.publish(open, message, publish.message_id(message::id_for_subject(message)), deadline).await?;
+                let again = || Ok(again()?.message_id(message::id_for_subject(message)));
+                self.publish(open, message, again()?, again, deadline).await?;
             }
             Ok(())
         };
@@ -73,18 +75,21 @@ impl NatsSink {
         &self,
         open: &Open,
         message: &Message,
-        publish: PublishMessage,
+        mut publish: PublishMessage,
+        // A copy of the headers costs as much as all the rest, and hardly any message needs one.
+        again: impl Fn() -> Result<PublishMessage, SinkError>,
         deadline: Instant,
     ) -> Result<PublishAck, SinkError> {
         let mut tries = 1;
         loop {
-            let asked = open.jetstream.send_publish(message.topic.to_string(), publish.clone());
+            let asked = open.jetstream.send_publish(message.topic.to_string(), publish);
             let told: Result<_, PublishError> = async { asked.await?.await }.await;
             match told {
                 Ok(ack) => return Ok(ack),
                 Err(error) if error.kind() == PublishErrorKind::StreamNotFound && tries < TRIES => {
                     tries += 1;
                     sleep(BETWEEN_TRIES).await;
+                    publish = again()?;
                 }
                 Err(error) if error.kind() == PublishErrorKind::StreamNotFound => {
                     return Err(self.without_answer(open, &message.topic, deadline).await);

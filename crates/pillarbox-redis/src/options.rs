@@ -136,6 +136,9 @@ impl Options {
         // What the client says of a URL could quote it.
         let wrong = |_| refused("the url is not redis://[user][:password@]host[:port][/database], or rediss://...");
         let info = self.url.as_str().into_connection_info().map_err(wrong)?;
+        // The end of a batch would wait until the server has acknowledged its beginning, which takes up to 40 ms.
+        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        let info = info.set_tcp_settings(tcp);
         let is_tls = match info.addr() {
             ConnectionAddr::TcpTls { insecure: true, .. } => {
                 return Err(refused("the url ends with #insecure: anybody could pass for the server"));

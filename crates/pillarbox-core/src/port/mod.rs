@@ -38,7 +38,7 @@ pub use read::{
     Settled, Settlement,
 };
 pub use settle::SettleStore;
-pub use sink::{Abilities, Confirms, Message, Sent, Sink, SinkError, SinkErrorKind};
+pub use sink::{Abilities, Confirms, Message, Pace, Sent, Sink, SinkError, SinkErrorKind};
 pub use upkeep::{PurgeCursor, PurgeRequest, PurgeScope, Purged, UpkeepStore};
 pub use wake::WakeStore;
 pub use write::{NewKey, NewRow, TransactStore, WriteStore};
