@@ -6,7 +6,7 @@ use pillarbox_core::port::{SinkError, span};
 use redis::{Client, ConnectionAddr, IntoConnectionInfo, TlsCertificates};
 use serde::Deserialize;
 
-use crate::{RedisSink, connection::Connection};
+use crate::RedisSink;
 
 /// What Redis takes as one value unless it was told otherwise (`proto-max-bulk-len`): 512 MiB.
 pub const LARGEST: usize = 512 * 1024 * 1024;
@@ -129,7 +129,7 @@ impl Options {
             return Err(refused(format_args!("largest is {}: 1 to {LARGEST} bytes are possible", self.largest)));
         }
         let client = self.client()?;
-        Ok(RedisSink::new(Connection::new(client, self)))
+        Ok(RedisSink::new(&client, &self))
     }
 
     fn client(&self) -> Result<Client, SinkError> {

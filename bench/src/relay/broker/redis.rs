@@ -14,8 +14,8 @@ use redis::{
 use super::{Arrivals, Broker, Names, sink};
 use crate::{Result, backend::EVENT_TYPE};
 
-/// How many pipelines are under way: one is written while another is stored.
-const PIPELINES: usize = 2;
+/// Each with a pipeline under way. Redis writes to the disk for every 16 KiB that it reads of one.
+const CONNECTIONS: usize = 8;
 
 /// A private Redis.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ impl Redis {
 impl Broker for Redis {
     const NAMES: Names =
         Names { rate: "relay_redis", memory: "redis_memory", latency: "redis_latency", start: "redis_start" };
-    const WINDOWS: &'static [usize] = &[100, 500, 1_000, 2_000, 5_000];
-    const WINDOW: &'static str = "2 pipelines of";
+    const WINDOWS: &'static [usize] = &[25, 100, 250, 500];
+    const WINDOW: &'static str = "8 connections with pipelines of";
     const KEEPS: bool = true;
     const SEEN: &'static str = "seen by XREAD";
 
@@ -67,26 +67,20 @@ impl Broker for Redis {
     }
 
     async fn limit(&self, messages: &[Message], window: usize) -> Result<Duration> {
-        let n: usize = std::env::var("BC").ok().and_then(|x| x.parse().ok()).unwrap_or(1);
         let mut connections = Vec::new();
-        for _ in 0..n {
+        for _ in 0..CONNECTIONS {
             connections.push(self.connect().await?);
         }
         let begun = Instant::now();
-        let pipelines = stream::iter(messages.chunks(window).enumerate()).map(|(i, chunk)| {
-            let mut connection = connections[i % n].clone();
-            async move {
-                let mut pipeline = Pipeline::with_capacity(chunk.len());
-                for message in chunk {
-                    pipeline.add_command(append(message));
-                }
-                pipeline.query_async::<Vec<Value>>(&mut connection).await
+        let pipelines = stream::iter(messages.chunks(window)).zip(stream::iter(connections.iter().cycle()));
+        let asking = pipelines.map(|(chunk, connection)| async move {
+            let mut pipeline = Pipeline::with_capacity(chunk.len());
+            for message in chunk {
+                pipeline.add_command(append(message));
             }
+            pipeline.query_async::<Vec<Value>>(&mut connection.clone()).await
         });
-        pipelines
-            .buffered(std::env::var("BP").ok().and_then(|x| x.parse().ok()).unwrap_or(PIPELINES))
-            .try_for_each(async |_| Ok(()))
-            .await?;
+        asking.buffered(CONNECTIONS).try_for_each(async |_| Ok(())).await?;
         Ok(begun.elapsed())
     }
 

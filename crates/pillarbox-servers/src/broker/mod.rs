@@ -149,12 +149,12 @@ broker!(
 );
 
 impl Mosquitto {
-    /// Starts one that saves when Mosquitto does so by default, which is every half hour, and keeps any number of messages
-    /// for who is slow: for measuring. What it has confirmed is lost when it is killed.
+    /// Starts one that saves when Mosquitto does so by default, which is every half hour, keeps any number of messages
+    /// for who is slow, and sends each at once: for measuring. What it has confirmed is lost when it is killed.
     pub fn start_for_speed() -> Result<Self, Error> {
         packages::ensure(&["mosquitto"])?;
         let broker = Broker::new("mosquitto")?;
-        mosquitto_settings(&broker, "max_queued_messages 0")?;
+        mosquitto_settings(&broker, "max_queued_messages 0\nset_tcp_nodelay true")?;
         let mut broker = Self(broker);
         broker.start_again()?;
         Ok(broker)
