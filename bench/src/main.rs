@@ -15,6 +15,7 @@ mod ordered;
 mod peers;
 mod place;
 mod read_flat;
+mod relay;
 mod remote;
 mod report;
 mod rounds;
@@ -44,6 +45,10 @@ struct Args {
     /// else.
     #[arg(long)]
     peers: bool,
+    /// Measures the relay in place of the library: from PostgreSQL to private brokers, beside their clients alone. `--only`
+    /// names brokers: redis, nats, rabbitmq, mqtt, http, stdout, and kafka, which is left out otherwise.
+    #[arg(long)]
+    relay: bool,
     /// Smaller sizes: good enough to see that it runs, and not for figures to quote.
     #[arg(long)]
     quick: bool,
@@ -170,7 +175,7 @@ async fn run(args: &Args) -> Result<()> {
     if args.peers && args.backend != Kind::Postgres {
         return Err("the peers are measured on PostgreSQL: add `--backend postgres`".into());
     }
-    if args.url.is_some() && args.backend == Kind::Sqlite {
+    if args.url.is_some() && args.backend == Kind::Sqlite && !args.relay {
         return Err("SQLite has no URL: `--dir` says where its files lie".into());
     }
     if args.as_memory.is_some() || args.as_node.is_some() || args.as_member.is_some() {
@@ -179,6 +184,15 @@ async fn run(args: &Args) -> Result<()> {
             Kind::Postgres => child::<postgres::Bed>(args).await,
             Kind::Mysql => child::<mysql::Bed>(args).await,
         };
+    }
+    if args.relay {
+        if args.peers || args.backend == Kind::Mysql {
+            return Err("the relay is measured on PostgreSQL, without peers".into());
+        }
+        let bed = postgres::Bed::new(args.url.as_deref()).await?;
+        let mut report = Report::of_relay(args.quick, &bed);
+        let ended = relay::run(&bed, relay::Sizes::new(args.quick), &args.only, &mut report).await;
+        return tell(&report, args, ended);
     }
     let rounds = usize::try_from(args.rounds)?;
     let sizes = if args.quick { Sizes::quick(rounds) } else { Sizes::full(rounds, args.backend) };
@@ -202,7 +216,11 @@ async fn run(args: &Args) -> Result<()> {
             (report, ended)
         }
     };
-    // Also what was found before one failed.
+    tell(&report, args, ended)
+}
+
+/// Tells everything, also what was found before one failed.
+fn tell(report: &Report, args: &Args, ended: Result<()>) -> Result<()> {
     report.print();
     if let Some(file) = &args.json {
         report.write_json(file)?;

@@ -35,7 +35,7 @@ Commands:
   acceptance     checks docs/acceptance.md against the tests in the sources;
                  with --listed, against what the test runner lists
   bench [ARGS]   the benchmarks, in release mode; ARGS go to them (--help shows them):
-                 --backend sqlite|postgres|mysql, --url URL, --peers, --quick, ...
+                 --backend sqlite|postgres|mysql, --url URL, --peers, --relay, --quick, ...
   chaos [ARGS]   processes in a storm, and the proof that nothing was lost (--help shows more):
                  --minutes N, --seed S, --backend postgres|mysql|sqlite
   help           this text";
@@ -74,7 +74,10 @@ fn main() -> ExitCode {
 }
 
 fn bench(args: &[String]) -> Result<(), Failed> {
-    Command::cargo(["run", "--release", "--quiet", "--package", "pillarbox-bench", "--"]).args(args).run()
+    // Only who asks for Kafka waits for its client to be built.
+    let features = if args.iter().any(|arg| arg == "kafka" || arg == "--only=kafka") { "kafka" } else { "" };
+    let run = ["run", "--release", "--quiet", "--package", "pillarbox-bench", "--features", features, "--"];
+    Command::cargo(run).args(args).run()
 }
 
 fn no_args(args: &[String]) -> Result<(), Failed> {

@@ -141,7 +141,8 @@ pub(crate) struct Report {
     quick: bool,
     backend: &'static str,
     place: String,
-    limit: &'static str,
+    /// What the limit is, and what else is to be known.
+    limit: String,
     load_before: String,
     figures: Vec<Figure>,
     counts: Vec<(&'static str, &'static str, Counted)>,
@@ -152,11 +153,29 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn new<B: Backend>(quick: bool, bed: &B) -> Self {
+        let limit = format!(
+            "The limit is a hand-written sqlx loop on the same table and settings. {} hot_latency: the p99 of the same \
+             transactions' commits.",
+            B::LIMIT
+        );
+        Self::with_limit(quick, B::NAME, bed.place(), limit)
+    }
+
+    /// Of the relay, which takes its events from this PostgreSQL.
+    pub(crate) fn of_relay<B: Backend>(quick: bool, bed: &B) -> Self {
+        let limit = "The limit is the smaller of two: the broker's client in a loop of its own, without a database, that has the \
+                     broker's\nword on every message, and drain_delete of as many events on the same PostgreSQL. The relay \
+                     is the released program\nin a process of its own with its default settings and on_success = delete; \
+                     10,000 keys, each in order, which every\nround has proved.";
+        Self::with_limit(quick, "relay", bed.place(), limit.into())
+    }
+
+    fn with_limit(quick: bool, backend: &'static str, place: String, limit: String) -> Self {
         Self {
             quick,
-            backend: B::NAME,
-            place: bed.place(),
-            limit: B::LIMIT,
+            backend,
+            place,
+            limit,
             load_before: load(),
             figures: Vec::new(),
             counts: Vec::new(),
@@ -240,8 +259,7 @@ impl Report {
             );
         }
         println!(
-            "\nThe limit is a hand-written sqlx loop on the same table and settings. {} hot_latency: the p99 of the same \
-             transactions' commits. Ratios are medians of the ratios\nof rounds in which both ran one after the other; a \
+            "\n{} Ratios are medians of the ratios\nof rounds in which both ran one after the other; a \
              ? says that single rounds lie on both sides of the target.",
             self.limit
         );

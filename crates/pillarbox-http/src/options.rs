@@ -97,7 +97,7 @@ impl Options {
         self
     }
 
-    /// How many requests of a batch are under way at once: 16 by default.
+    /// How many requests are under way at once: 16 by default.
     #[must_use]
     pub fn at_once(mut self, requests: usize) -> Self {
         self.at_once = requests;

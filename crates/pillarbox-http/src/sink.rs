@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
-use pillarbox_core::port::{Abilities, BoxFuture, Confirms, Message, Sent, Sink, SinkError, SinkErrorKind};
+use pillarbox_core::port::{Abilities, BoxFuture, Confirms, Message, Pace, Sent, Sink, SinkError, SinkErrorKind};
 use reqwest::{Client, Method, Request, Response, Url};
 use tokio::time::timeout;
 
@@ -104,6 +104,11 @@ async fn beginning(mut response: Response, (bytes, span): (usize, Duration)) -> 
 impl Sink for HttpSink {
     fn abilities(&self) -> Abilities {
         Abilities { confirms: Confirms::Received, largest: self.largest, keeps_order: true, dedupes: false }
+    }
+
+    /// A request at a time: in a batch, the quick ones would wait for the slowest.
+    fn pace(&self) -> Pace {
+        Pace { batch: 1, batches: self.at_once }
     }
 
     fn send<'a>(&'a self, batch: &'a [Message]) -> BoxFuture<'a, Vec<Sent>> {

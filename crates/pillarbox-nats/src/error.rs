@@ -13,6 +13,11 @@ pub(crate) fn unreachable(servers: &str, error: impl fmt::Display) -> SinkError 
     SinkError::unavailable(format_args!("nats at {servers}: {error}"))
 }
 
+/// The server says that this login may not publish there.
+pub(crate) fn forbidden(subject: &str) -> SinkError {
+    SinkError::failed(format_args!("permissions violation for publish to {subject}"))
+}
+
 /// It did not answer in time.
 pub(crate) fn silent(servers: &str) -> SinkError {
     unreachable(servers, "no answer in time")

@@ -1,6 +1,6 @@
 //! A message as JetStream takes it, and gives it: a subject, headers and a payload.
 
-use std::fmt::Write;
+use std::{borrow::Cow, fmt::Write};
 
 use async_nats::{
     HeaderMap, HeaderName, HeaderValue, Subject, header::NATS_MESSAGE_ID, jetstream::message::PublishMessage,
@@ -26,7 +26,7 @@ pub(crate) fn publish(message: &Message, largest: usize) -> Result<PublishMessag
 /// The id under which a stream knows one of several messages of an event.
 pub(crate) fn id_for_subject(message: &Message) -> String {
     // Subjects have no spaces, but may have other things that headers have not.
-    encode(&format!("{}:{}", message.id, message.topic), is_plain)
+    encode(&format!("{}:{}", message.id, message.topic), is_plain).into_owned()
 }
 
 /// What JetStream tells of a message that it gives.
@@ -146,17 +146,21 @@ fn subject(subject: &str) -> Result<(), SinkError> {
 }
 
 /// Percent-encodes the bytes that may not stand for themselves.
-fn encode(text: &str, may_stand: fn(byte: u8, is_end: bool) -> bool) -> String {
+fn encode(text: &str, may_stand: fn(byte: u8, is_end: bool) -> bool) -> Cow<'_, str> {
+    let ends = |place: usize| place == 0 || place + 1 == text.len();
+    if text.bytes().enumerate().all(|(place, byte)| may_stand(byte, ends(place))) {
+        return text.into();
+    }
     let mut encoded = String::with_capacity(text.len());
     for (place, byte) in text.bytes().enumerate() {
-        if may_stand(byte, place == 0 || place + 1 == text.len()) {
+        if may_stand(byte, ends(place)) {
             encoded.push(char::from(byte));
         } else {
             // A string takes everything.
             let _ = write!(encoded, "%{byte:02X}");
         }
     }
-    encoded
+    encoded.into()
 }
 
 /// As the CloudEvents bindings say.

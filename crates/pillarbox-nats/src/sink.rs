@@ -1,6 +1,6 @@
 //! The sink itself.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, pin::pin, time::Duration};
 
 use async_nats::jetstream::{
     context::{GetStreamByNameErrorKind, PublishError, PublishErrorKind},
@@ -8,10 +8,10 @@ use async_nats::jetstream::{
     publish::PublishAck,
     response::Response,
 };
-use futures_util::future::join_all;
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use pillarbox_core::port::{Abilities, BoxFuture, Confirms, Message, Sent, Sink, SinkError, SinkErrorKind};
 use serde::de::IgnoredAny;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::{
     connection::{Connection, Open},
@@ -45,12 +45,7 @@ impl NatsSink {
             // What was refused here stays refused.
             Err(error) => return prepared.into_iter().map(|prepared| prepared.and(Err(error.clone()))).collect(),
         };
-        let sending = batch.iter().zip(prepared).map(|(message, prepared)| {
-            let open = &open;
-            async move { self.send_one(open, message, prepared?, deadline).await }
-        });
-        // Each is on its way before the first answer is waited for.
-        let answers = join_all(sending).await;
+        let answers = self.send_all(&open, batch, prepared, deadline).await;
         let is_unavailable = |answer: &Sent| matches!(answer, Err(error) if error.kind() == SinkErrorKind::Unavailable);
         if answers.iter().any(is_unavailable) {
             self.connection.discard(&open);
@@ -58,33 +53,92 @@ impl NatsSink {
         answers
     }
 
-    async fn send_one(&self, open: &Open, message: &Message, publish: PublishMessage, deadline: Instant) -> Sent {
-        let publishing = async {
-            let ack = self.publish(open, message, publish.clone(), deadline).await?;
-            if ack.duplicate && !self.has_subject(open, &ack, message).await {
-                self.publish(open, message, publish.message_id(message::id_for_subject(message)), deadline).await?;
+    /// Publishes all, then takes the answers as they come: from the stream, or from what the server says instead. One
+    /// clock and one ear for the whole batch, since those of each message would cost more than the message.
+    async fn send_all(
+        &self,
+        open: &Open,
+        batch: &[Message],
+        prepared: Vec<Result<PublishMessage, SinkError>>,
+        deadline: Instant,
+    ) -> Vec<Sent> {
+        let mut news = open.news.clone();
+        let mut forbidden = news.borrow().forbidden.clone();
+        // It may be lost already.
+        news.mark_changed();
+        let mut answers: Vec<Option<Sent>> = vec![None; batch.len()];
+        let mut under_way = FuturesUnordered::new();
+        for (n, (message, prepared)) in batch.iter().zip(prepared).enumerate() {
+            match prepared {
+                Ok(publish) => {
+                    under_way.push(async move { (n, self.send_one(open, message, publish, deadline).await) });
+                }
+                Err(error) => answers[n] = Some(Err(error)),
             }
-            Ok(())
+        }
+        let names = self.connection.names();
+        let mut late = pin!(sleep_until(deadline));
+        let unanswered = loop {
+            tokio::select! {
+                biased;
+                answered = under_way.next() => match answered {
+                    Some((n, sent)) => {
+                        answers[n].get_or_insert(sent);
+                    }
+                    None => break error::silent(names),
+                },
+                told = news.changed() => {
+                    if told.is_err() {
+                        break error::unreachable(names, "the connection is lost");
+                    }
+                    let news = news.borrow_and_update();
+                    if let Some(why) = &news.lost {
+                        break error::unreachable(names, why);
+                    }
+                    let is_new = |topic: &str| news.forbidden.get(topic) != forbidden.get(topic);
+                    for (message, answer) in batch.iter().zip(&mut answers).filter(|(message, _)| is_new(&message.topic)) {
+                        answer.get_or_insert_with(|| Err(error::forbidden(&message.topic)));
+                    }
+                    if answers.iter().all(Option::is_some) {
+                        break error::silent(names);
+                    }
+                    forbidden.clone_from(&news.forbidden);
+                }
+                () = &mut late => break error::silent(names),
+            }
         };
-        self.unless_told(open, &message.topic, deadline, publishing).await
+        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(unanswered.clone()))).collect()
+    }
+
+    async fn send_one(&self, open: &Open, message: &Message, publish: PublishMessage, deadline: Instant) -> Sent {
+        let again = || message::publish(message, self.connection.options().largest);
+        let ack = self.publish(open, message, publish, again, deadline).await?;
+        if ack.duplicate && !self.has_subject(open, &ack, message).await {
+            let again = || Ok(again()?.message_id(message::id_for_subject(message)));
+            self.publish(open, message, again()?, again, deadline).await?;
+        }
+        Ok(())
     }
 
     async fn publish(
         &self,
         open: &Open,
         message: &Message,
-        publish: PublishMessage,
+        mut publish: PublishMessage,
+        // A copy of the headers costs as much as all the rest, and hardly any message needs one.
+        again: impl Fn() -> Result<PublishMessage, SinkError>,
         deadline: Instant,
     ) -> Result<PublishAck, SinkError> {
         let mut tries = 1;
         loop {
-            let asked = open.jetstream.send_publish(message.topic.to_string(), publish.clone());
+            let asked = open.jetstream.send_publish(message.topic.to_string(), publish);
             let told: Result<_, PublishError> = async { asked.await?.await }.await;
             match told {
                 Ok(ack) => return Ok(ack),
                 Err(error) if error.kind() == PublishErrorKind::StreamNotFound && tries < TRIES => {
                     tries += 1;
                     sleep(BETWEEN_TRIES).await;
+                    publish = again()?;
                 }
                 Err(error) if error.kind() == PublishErrorKind::StreamNotFound => {
                     return Err(self.without_answer(open, &message.topic, deadline).await);
@@ -138,7 +192,7 @@ impl NatsSink {
             told = told => match told.as_deref() {
                 Ok(news) => match &news.lost {
                     Some(why) => Err(error::unreachable(names, why)),
-                    None => Err(SinkError::failed(format_args!("permissions violation for publish to {subject}"))),
+                    None => Err(error::forbidden(subject)),
                 },
                 Err(_) => Err(error::unreachable(names, "the connection is lost")),
             },

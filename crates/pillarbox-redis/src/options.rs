@@ -125,7 +125,7 @@ impl Options {
         if self.largest == 0 || self.largest > LARGEST {
             return Err(refused(format_args!("largest is {}: 1 to {LARGEST} bytes are possible", self.largest)));
         }
-        Ok(RedisSink::new(self.connection()?))
+        Ok(RedisSink::new(&self.client()?, &self))
     }
 
     /// A source in place of a sink. Checks the settings, and does not connect.
@@ -145,17 +145,19 @@ impl Options {
     }
 
     pub(crate) fn connection(self) -> Result<Connection, SinkError> {
-        if self.answer_within.is_zero() {
-            return Err(refused("answer_within is 0: no server can answer in no time"));
-        }
-        let client = self.client()?;
-        Ok(Connection::new(client, self))
+        Ok(Connection::new(self.client()?, self))
     }
 
     fn client(&self) -> Result<Client, SinkError> {
+        if self.answer_within.is_zero() {
+            return Err(refused("answer_within is 0: no server can answer in no time"));
+        }
         // What the client says of a URL could quote it.
         let wrong = |_| refused("the url is not redis://[user][:password@]host[:port][/database], or rediss://...");
         let info = self.url.as_str().into_connection_info().map_err(wrong)?;
+        // The end of a batch would wait until the server has acknowledged its beginning, which takes up to 40 ms.
+        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        let info = info.set_tcp_settings(tcp);
         let is_tls = match info.addr() {
             ConnectionAddr::TcpTls { insecure: true, .. } => {
                 return Err(refused("the url ends with #insecure: anybody could pass for the server"));

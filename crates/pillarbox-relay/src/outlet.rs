@@ -1,8 +1,12 @@
 //! A sink as a handler: deliveries go in one by one, and out in batches.
 //!
 //! A worker that hands over a delivery waits for the receiver's word on it. One task takes what is ready, without waiting
-//! for more, and sends it as a batch while the next one gathers; so a batch is as large as the sink is slow. Events of
-//! one key never meet in a batch: the next is delivered when the one before it is settled.
+//! for more, and sends it as a batch while the next one gathers; so a batch is as large as the sink is slow. A second one
+//! is sent beside it when it is half full: then the sink has work while the first one's answers make room for more. Events
+//! of one key are never under way together: the next is delivered when the one before it is settled.
+//!
+//! A message may wait long for its turn, where the receiver is slow and a backlog large. That is nobody's failure: the time
+//! that a delivery may take begins with its batch.
 //!
 //! When the process dies:
 //! - before the batch was sent, or while it is under way: the events are not settled, and the next owner sends them; what had
@@ -14,12 +18,12 @@
 
 use std::{fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use pillarbox_core::{
     Delivery, Event, HandlerError, Outcome, RetryPolicy,
     domain::Answer,
     engine::Handler,
-    port::{BoxFuture, Message, Sent, Sink, SinkError, SinkErrorKind},
+    port::{BoxFuture, Message, Pace, Sent, Sink, SinkError, SinkErrorKind},
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -27,6 +31,9 @@ use crate::{
     message::{Mode, traced},
     rules::Rules,
 };
+
+/// How long a batch may be under way. Sinks give up by themselves before.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A sink under a name, with the rules that lead to it: a handler of every event.
 ///
@@ -55,7 +62,7 @@ pub struct Outlet {
     source: Arc<str>,
     batch: usize,
     retry: Option<RetryPolicy>,
-    timeout: Option<Duration>,
+    timeout: Duration,
     queue: tokio::sync::OnceCell<mpsc::Sender<Waiting>>,
 }
 
@@ -79,7 +86,7 @@ impl Outlet {
             source: "/pillarbox".into(),
             batch: 500,
             retry: None,
-            timeout: None,
+            timeout: TIMEOUT,
             queue: tokio::sync::OnceCell::new(),
         }
     }
@@ -112,10 +119,10 @@ impl Outlet {
         self
     }
 
-    /// May take this long, whatever the outbox allows.
+    /// How long a batch may be under way, whatever the outbox allows a handler. Default: 30 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
+        self.timeout = timeout;
         self
     }
 
@@ -156,7 +163,7 @@ impl Outlet {
     /// Starts the task that sends. It ends with the outlet.
     fn open(&self) -> mpsc::Sender<Waiting> {
         let (queue, waiting) = mpsc::channel(self.batch * 2);
-        tokio::spawn(send(self.sink.clone(), waiting, self.batch));
+        tokio::spawn(send(self.sink.clone(), waiting, self.batch, self.timeout));
         queue
     }
 }
@@ -186,8 +193,9 @@ impl Handler for Outlet {
         self.retry.as_ref()
     }
 
+    /// The clock is with who sends.
     fn timeout(&self) -> Option<Duration> {
-        self.timeout
+        Some(Duration::MAX)
     }
 }
 
@@ -202,22 +210,47 @@ fn closed() -> SinkError {
 }
 
 /// Sends what is ready, batch after batch, until nobody can hand over more.
-async fn send(sink: Arc<dyn Sink>, mut queue: mpsc::Receiver<Waiting>, most: usize) {
-    let mut ready = Vec::with_capacity(most);
-    while queue.recv_many(&mut ready, most).await > 0 {
-        // Who does not wait any more may have lost its lease, and its event is another's.
-        let waiting = ready.drain(..).filter(|waiting| !waiting.answer.is_closed());
-        let (batch, answers): (Vec<_>, Vec<_>) = waiting.map(|waiting| (waiting.message, waiting.answer)).unzip();
-        if batch.is_empty() {
+async fn send(sink: Arc<dyn Sink>, mut queue: mpsc::Receiver<Waiting>, most: usize, within: Duration) {
+    let Pace { batch, batches } = sink.pace();
+    let most = most.min(batch).max(1);
+    let mut under_way = FuturesUnordered::new();
+    let (mut ready, mut is_open) = (Vec::new(), true);
+    loop {
+        // Beside another, a few messages would take the place of many.
+        let is_worth_it = under_way.is_empty() || (under_way.len() < batches && ready.len() >= most.div_ceil(2));
+        if !ready.is_empty() && is_worth_it {
+            under_way.push(send_batch(&*sink, std::mem::take(&mut ready), within));
             continue;
         }
-        let sent = AssertUnwindSafe(sink.send(&batch)).catch_unwind().await;
-        let mut sent = sent.unwrap_or_else(|_| vec![Err(SinkError::failed("the sink panicked")); batch.len()]);
-        let missing = || SinkError::failed("the sink gave no answer for this message");
-        sent.resize_with(batch.len(), || Err(missing()));
-        for (answer, sent) in answers.into_iter().zip(sent) {
-            // Who does not wait any more is delivered to again.
-            let _ = answer.send(sent);
+        if !is_open && under_way.is_empty() {
+            return;
         }
+        let room = most - ready.len();
+        tokio::select! {
+            biased;
+            Some(()) = under_way.next() => {}
+            count = queue.recv_many(&mut ready, room), if is_open && room > 0 => is_open = count > 0,
+        }
+    }
+}
+
+async fn send_batch(sink: &dyn Sink, waiting: Vec<Waiting>, within: Duration) {
+    // Who does not wait any more may have lost its lease, and its event is another's.
+    let waiting = waiting.into_iter().filter(|waiting| !waiting.answer.is_closed());
+    let (batch, answers): (Vec<_>, Vec<_>) = waiting.map(|waiting| (waiting.message, waiting.answer)).unzip();
+    if batch.is_empty() {
+        return;
+    }
+    let sending = AssertUnwindSafe(sink.send(&batch)).catch_unwind();
+    let mut sent = match tokio::time::timeout(within, sending).await {
+        Ok(Ok(sent)) => sent,
+        Ok(Err(_)) => vec![Err(SinkError::failed("the sink panicked")); batch.len()],
+        Err(_) => vec![Err(SinkError::unavailable(format!("no answer within {within:?}"))); batch.len()],
+    };
+    let missing = || SinkError::failed("the sink gave no answer for this message");
+    sent.resize_with(batch.len(), || Err(missing()));
+    for (answer, sent) in answers.into_iter().zip(sent) {
+        // Who does not wait any more is delivered to again.
+        let _ = answer.send(sent);
     }
 }

@@ -40,10 +40,13 @@ impl<S: Store> Relay<S> {
             builder = builder.tracer(tracer);
         }
         for (name, sink) in &config.sinks {
-            let outlet = Outlet::new(name, sink.sink(), config.rules.clone())
+            let mut outlet = Outlet::new(name, sink.sink(), config.rules.clone())
                 .source(config.messages.source.as_str())
                 .mode(config.messages.mode)
                 .batch(config.messages.batch);
+            if let Some(timeout) = config.outbox.handler_timeout() {
+                outlet = outlet.timeout(timeout);
+            }
             builder = builder.handle_every(outlet);
         }
         let outbox = builder.start().await?;

@@ -4,7 +4,7 @@ use std::{fmt, io::Write, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use parking_lot::Mutex;
-use pillarbox_core::port::{Abilities, BoxFuture, Confirms, Message, Sent, Sink, SinkError};
+use pillarbox_core::port::{Abilities, BoxFuture, Confirms, Message, Pace, Sent, Sink, SinkError};
 use serde_json::{Map, Value, json};
 
 /// Writes each message as a line of JSON: topic, key, attributes, headers, and the payload as JSON, text or base64.
@@ -44,6 +44,11 @@ impl Default for StdoutSink {
 impl Sink for StdoutSink {
     fn abilities(&self) -> Abilities {
         Abilities { confirms: Confirms::Received, largest: None, keeps_order: true, dedupes: false }
+    }
+
+    /// There is nothing to wait for between two.
+    fn pace(&self) -> Pace {
+        Pace { batches: 1, ..Pace::default() }
     }
 
     fn send<'a>(&'a self, batch: &'a [Message]) -> BoxFuture<'a, Vec<Sent>> {

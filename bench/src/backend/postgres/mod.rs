@@ -249,6 +249,28 @@ impl Database {
         Ok(())
     }
 
+    /// Whether a row is there, by the connection of `pending`.
+    pub(crate) async fn has(&self, seq: usize) -> Result<bool> {
+        let mut watch = self.watch.lock().await;
+        let connection = watch.as_mut().ok_or("nobody looks on")?;
+        let row = sqlx::query("select exists (select from outbox_event where seq = $1)")
+            .bind(i64::try_from(seq)?)
+            .fetch_one(connection)
+            .await?;
+        Ok(row.try_get(0)?)
+    }
+
+    /// How many rows there are up to a number, by the connection of `pending`.
+    pub(crate) async fn count_to(&self, seq: usize) -> Result<usize> {
+        let mut watch = self.watch.lock().await;
+        let connection = watch.as_mut().ok_or("nobody looks on")?;
+        let row = sqlx::query("select count(*) from outbox_event where seq <= $1")
+            .bind(i64::try_from(seq)?)
+            .fetch_one(connection)
+            .await?;
+        Ok(usize::try_from(row.try_get::<i64, _>(0)?)?)
+    }
+
     /// The same, through a wire that counts.
     fn through(mut self, wire: &Wire) -> Result<Self> {
         let by = redirected(&self.url, &format!("127.0.0.1:{}", wire.port()));

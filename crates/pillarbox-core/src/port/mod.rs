@@ -55,7 +55,7 @@ pub use read::{
     Settled, Settlement,
 };
 pub use settle::SettleStore;
-pub use sink::{Abilities, Confirms, Message, Sent, Sink, SinkError, SinkErrorKind};
+pub use sink::{Abilities, Confirms, Message, Pace, Sent, Sink, SinkError, SinkErrorKind};
 pub use source::{Gives, Incoming, Received, Source, Ticket};
 pub use tickets::Tickets;
 pub use trace::Tracer;

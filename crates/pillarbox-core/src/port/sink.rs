@@ -13,9 +13,14 @@ pub trait Sink: Send + Sync + 'static {
     /// What it promises, and what it can take.
     fn abilities(&self) -> Abilities;
 
+    /// How it likes to be called.
+    fn pace(&self) -> Pace {
+        Pace::default()
+    }
+
     /// Sends messages, and waits for the receiver's word on each: one answer a message, in the order of the batch. No two
     /// messages of a batch have the same key, so that they may be under way at once; who calls again with a key has the
-    /// answer to the message before.
+    /// answer to the message before. Is called again while batches are under way, as often as its [pace](Self::pace) says.
     ///
     /// Connects if need be, and gives up after a time of its own: a receiver that does not answer is
     /// [unavailable](SinkError::unavailable). May be dropped at any await; what was under way then may arrive or not.
@@ -53,6 +58,22 @@ pub enum Confirms {
     Stored,
     /// The receiver has it; whether it keeps it is its own affair.
     Received,
+}
+
+/// How a sink likes to be called. The caller may do less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// The most messages of a batch. One that sends each by itself says 1: no answer waits for another then.
+    pub batch: usize,
+    /// How many batches may be under way at once.
+    pub batches: usize,
+}
+
+/// Any number of messages, and two batches: one is on its way while the receiver deals with the other.
+impl Default for Pace {
+    fn default() -> Self {
+        Self { batch: usize::MAX, batches: 2 }
+    }
 }
 
 /// One message.

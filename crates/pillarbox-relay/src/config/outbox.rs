@@ -11,8 +11,9 @@ use pillarbox_core::{
 
 use super::ConfigError;
 
-/// How many deliveries are under way at once, unless it is set: a worker of a relay only waits for its sink.
-const WORKERS: usize = 500;
+/// How many deliveries are under way at once, unless it is set: a worker of a relay only waits for its sink. Two batches
+/// have room.
+const WORKERS: usize = 1000;
 
 /// The outbox that is read. What is not set has the builder's default.
 #[derive(Clone, Default, serde::Deserialize)]
@@ -148,6 +149,11 @@ impl OutboxConfig {
     /// The names of metrics begin with this.
     pub fn metrics_prefix(&self) -> &str {
         self.metrics_prefix.as_deref().unwrap_or("pillarbox")
+    }
+
+    /// How long a batch may be under way.
+    pub(crate) fn handler_timeout(&self) -> Option<Duration> {
+        self.handler_timeout
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {

@@ -1,3 +1,4 @@
 //! The relay's parts on a running outbox.
 
 mod outlets;
+mod pace;

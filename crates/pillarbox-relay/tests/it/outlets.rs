@@ -98,7 +98,7 @@ fn builder(store: &MemoryStore) -> Builder<MemoryStore, MultiNode> {
     Outbox::multi_node(store.clone()).workers(64).circuit(circuit).retry(retry)
 }
 
-async fn write(outbox: &Outbox<MemoryStore>, events: impl IntoIterator<Item = EventBuilder>) {
+pub(crate) async fn write(outbox: &Outbox<MemoryStore>, events: impl IntoIterator<Item = EventBuilder>) {
     let mut tx = outbox.begin().await.expect("a transaction");
     for event in events {
         tx.write(event.json(&1)).await.expect("to write");
@@ -106,12 +106,12 @@ async fn write(outbox: &Outbox<MemoryStore>, events: impl IntoIterator<Item = Ev
     tx.commit().await.expect("to commit");
 }
 
-async fn found(store: &MemoryStore, status: Status) -> Vec<Found> {
+pub(crate) async fn found(store: &MemoryStore, status: Status) -> Vec<Found> {
     let query = Query { statuses: vec![status], ..Query::default() };
     store.list(&query, pillarbox_core::domain::Seq(0), 10_000).await.expect("a list").events
 }
 
-async fn until_found(store: &MemoryStore, status: Status, count: usize) -> Vec<Found> {
+pub(crate) async fn until_found(store: &MemoryStore, status: Status, count: usize) -> Vec<Found> {
     let looking = async {
         loop {
             let found = found(store, status).await;

@@ -139,19 +139,40 @@ broker!(
         let shown = shown.map_err(Error::of("run", Path::new("mosquitto")))?;
         Ok(word_after(&String::from_utf8_lossy(&shown.stdout), "version "))
     },
-    |broker| broker.write("settings", &format!(
-        "listener {} 127.0.0.1\nallow_anonymous true\nuser root\npersistence true\npersistence_location {}/\n\
-         autosave_interval 1\nautosave_on_changes true\nmax_queued_messages 100000\nmax_inflight_messages 0\n\
-         acl_file acl\n",
-        broker.port, broker.folder.path().display()))
-        // What nobody may write is for tests of a refusal.
-        .and_then(|()| broker.write("acl", "topic deny refused/#\ntopic readwrite #\n")),
+    // Saved at every change, so that a kill costs nothing.
+    |broker| mosquitto_settings(broker, "autosave_interval 1\nautosave_on_changes true\nmax_queued_messages 100000"),
     |_, _| {
         let mut command = Command::new("/usr/sbin/mosquitto");
         command.args(["-c", "settings"]);
         command
     }
 );
+
+impl Mosquitto {
+    /// Starts one that saves when Mosquitto does so by default, which is every half hour, keeps any number of messages
+    /// for who is slow, and sends each at once: for measuring. What it has confirmed is lost when it is killed.
+    pub fn start_for_speed() -> Result<Self, Error> {
+        packages::ensure(&["mosquitto"])?;
+        let broker = Broker::new("mosquitto")?;
+        mosquitto_settings(&broker, "max_queued_messages 0\nset_tcp_nodelay true")?;
+        let mut broker = Self(broker);
+        broker.start_again()?;
+        Ok(broker)
+    }
+}
+
+fn mosquitto_settings(broker: &Broker, more: &str) -> Result<(), Error> {
+    let (port, folder) = (broker.port, broker.folder.path().display());
+    broker.write(
+        "settings",
+        &format!(
+            "listener {port} 127.0.0.1\nallow_anonymous true\nuser root\npersistence true\n\
+             persistence_location {folder}/\nmax_inflight_messages 0\nacl_file acl\n{more}\n"
+        ),
+    )?;
+    // What nobody may write is for tests of a refusal.
+    broker.write("acl", "topic deny refused/#\ntopic readwrite #\n")
+}
 
 /// The word that follows these letters.
 fn word_after(text: &str, letters: &str) -> String {
