@@ -119,7 +119,7 @@ impl Broker for Mqtt {
 /// With what the relay's message has.
 fn properties(message: &Message) -> PublishProperties {
     PublishProperties {
-        user_properties: message.attributes.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+        user_properties: message.attributes.iter().map(|(name, value)| (name.to_string(), value.clone())).collect(),
         content_type: Some(message.content_type.to_string()),
         ..PublishProperties::default()
     }
