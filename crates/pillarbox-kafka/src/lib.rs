@@ -1,4 +1,4 @@
-//! A sink of Pillarbox: Kafka by an idempotent producer.
+//! A sink and a source of Pillarbox: Kafka by an idempotent producer and a consumer that commits what is acknowledged.
 //!
 //! ```no_run
 //! # fn example() -> Result<(), pillarbox_core::port::SinkError> {
@@ -54,12 +54,39 @@
 //! [`Options::property`] passes settings to librdkafka. Those that could lose or reorder messages are refused, with the
 //! reason. As built here, librdkafka has no TLS, since that would need OpenSSL on the machine that builds it: `ssl`,
 //! `sasl_ssl` and SCRAM are refused by [`Options::open`] too. Put a TLS proxy in front where a cluster asks for it.
+//!
+//! # The source
+//! ```no_run
+//! # fn example() -> Result<(), pillarbox_core::port::SinkError> {
+//! use pillarbox_kafka::{Options, Subscription};
+//!
+//! let source = Options::new("kafka-1:9092").subscribe(Subscription::new(["orders"], "billing"))?;
+//! # Ok(()) }
+//! ```
+//!
+//! | it promises | how |
+//! |---|---|
+//! | a message comes until it is acknowledged | nothing is committed by itself |
+//! | an acknowledgement that is `Ok` | is committed by Kafka as far as nothing before it in its partition is missing. What is acknowledged beyond a message that is not, is remembered by this source: it comes again if the source dies, or its partition moves, before that |
+//! | order | that of the partition, which is that of the key |
+//! | when it comes again | when its partition moves to another consumer, or its consumer has died, after [`Subscription::session`]; when it is given back, to the same source. Not when a connection is lost: librdkafka makes another, and the source keeps its messages |
+//! | deliveries | 1, and more when it was given back to the same source: Kafka does not count |
+//! | tickets | are good over reconnects, and void when their partition moves |
+//! | lag | records after what is committed, of all partitions |
+//! | id of a message without CloudEvents | the header `event-id`; else `topic:partition:offset:time`, which no other message has |
+//!
+//! Proven on the mock cluster of librdkafka, not on Apache Kafka.
 
 mod connection;
 mod error;
 mod message;
 mod options;
+mod progress;
 mod sink;
+mod source;
+mod subscription;
 
 pub use options::Options;
 pub use sink::KafkaSink;
+pub use source::KafkaSource;
+pub use subscription::Subscription;

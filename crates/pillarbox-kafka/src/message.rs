@@ -1,7 +1,11 @@
-//! From a message to a record's headers, as the Kafka binding of CloudEvents 1.0 has it.
+//! From a message to a record's headers and back, as the Kafka binding of CloudEvents 1.0 has it.
 
-use pillarbox_core::port::{Message, SinkError};
-use rdkafka::message::{Header, OwnedHeaders};
+use bytes::Bytes;
+use pillarbox_core::{
+    domain::Key,
+    port::{Incoming, Message, SinkError},
+};
+use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 
 /// The headers of a message.
 pub(crate) fn headers(message: &Message) -> Result<OwnedHeaders, SinkError> {
@@ -25,6 +29,33 @@ pub(crate) fn headers(message: &Message) -> Result<OwnedHeaders, SinkError> {
         headers = with(headers, name, value);
     }
     Ok(headers)
+}
+
+/// A record as it came in. Headers that are no text are left out.
+pub(crate) fn incoming(record: &BorrowedMessage<'_>) -> Incoming {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+    let mut incoming = Incoming {
+        topic: record.topic().to_owned(),
+        key: record.key().and_then(text).map(Key::from),
+        payload: record.payload().map(Bytes::copy_from_slice).unwrap_or_default(),
+        ..Incoming::default()
+    };
+    // A topic that was deleted and made again counts from 0: only with the time it is a number of its own.
+    let time = record.timestamp().to_millis().unwrap_or_default();
+    let mut id = format!("{}:{}:{}:{time}", record.topic(), record.partition(), record.offset());
+    for header in record.headers().into_iter().flat_map(|headers| headers.iter()) {
+        let Some(value) = text(header.value.unwrap_or_default()) else { continue };
+        match header.key {
+            "content-type" => incoming.content_type = value,
+            "event-id" => id = value,
+            name => match name.strip_prefix("ce_") {
+                Some(attribute) => incoming.attributes.push((attribute.to_owned(), value)),
+                None => incoming.headers.push((name.to_owned(), value)),
+            },
+        }
+    }
+    incoming.id = Some(id);
+    incoming
 }
 
 /// Whether Kafka takes a topic of this name: brokers would answer the same, later.

@@ -6,7 +6,7 @@ use pillarbox_core::port::{SinkError, span};
 use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
 use serde::Deserialize;
 
-use crate::{KafkaSink, connection::Connection, error};
+use crate::{KafkaSink, KafkaSource, Subscription, connection::Connection, error};
 
 /// Room for key, headers and framing in what librdkafka takes as a message's size.
 const OVERHEAD: usize = 1024;
@@ -85,6 +85,54 @@ impl Options {
         let most = native.get("message.max.bytes").map_err(|error| error::of_settings(&error))?;
         let largest = most.parse().unwrap_or(1_000_000_usize).saturating_sub(OVERHEAD);
         Ok(KafkaSink::new(Connection::new(config), self.brokers, self.answer_within, largest))
+    }
+
+    /// A source in place of a sink, which connects when it is first used. Properties are those of consumers.
+    pub fn subscribe(self, subscription: Subscription) -> Result<KafkaSource, SinkError> {
+        check_brokers(&self.brokers)?;
+        subscription.judge()?;
+        if !(Duration::from_millis(100)..=Duration::from_mins(5)).contains(&self.answer_within) {
+            return Err(SinkError::rejected("answer_within has to be between 100 ms and 5 min"));
+        }
+        let request = self.answer_within.as_millis().clamp(1_000, 60_000).to_string();
+        let session = subscription.session.as_millis();
+        let mut config = ClientConfig::new();
+        config
+            .set("bootstrap.servers", &self.brokers)
+            .set("client.id", "pillarbox")
+            .set("group.id", &subscription.group)
+            // What is acknowledged is committed, and nothing else.
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("auto.offset.reset", "earliest")
+            .set("session.timeout.ms", session.to_string())
+            .set("heartbeat.interval.ms", (session / 10).max(100).to_string())
+            // Handlers may take their time: a consumer that hangs is not one that has died.
+            .set("max.poll.interval.ms", session.max(24 * 60 * 60 * 1000).to_string())
+            .set("socket.timeout.ms", &request)
+            .set("socket.connection.setup.timeout.ms", &request)
+            .set("api.version.request.timeout.ms", &request)
+            .set("reconnect.backoff.max.ms", "1000")
+            .set_log_level(RDKafkaLogLevel::Warning);
+        for (name, value) in &self.properties {
+            let reason = match &**name {
+                "bootstrap.servers" | "metadata.broker.list" => Some("it is set by brokers"),
+                "group.id" => Some("it is set by the subscription's group"),
+                "session.timeout.ms" => Some("it is set by the subscription's session"),
+                "enable.auto.commit" | "enable.auto.offset.store" | "auto.commit.enable" => {
+                    Some("what was not dealt with would count as done; leave it out")
+                }
+                "auto.offset.reset" => Some("a new group would miss what was sent before; leave it out"),
+                name if name.starts_with("test.mock.") => Some("messages would come from a cluster that is none"),
+                _ => None,
+            };
+            if let Some(reason) = reason {
+                return Err(SinkError::rejected(format_args!("the property {name} is refused: {reason}")));
+            }
+            config.set(name, value.to_string());
+        }
+        config.create_native_config().map_err(|error| error::of_settings(&error))?;
+        Ok(KafkaSource::new(config, self.brokers, self.answer_within, subscription))
     }
 
     fn defaults(&self) -> ClientConfig {

@@ -21,7 +21,7 @@ use async_nats::jetstream::{
 use bytes::Bytes;
 use pillarbox_core::port::{SinkError, StoreError, StoreErrorKind};
 use serde::Deserialize;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::{
     connection::{Connection, Open},
@@ -171,9 +171,17 @@ impl Values {
         if is_seen(&self.seen()) {
             return Ok(open);
         }
-        let config = match self.within(&open, open.jetstream.get_or_create_stream(self.config())).await? {
-            Ok(stream) => stream.cached_info().config.clone(),
-            Err(error) => return Err(self.told(StoreErrorKind::Unavailable, &error)),
+        let mut tries = 1;
+        let config = loop {
+            match self.within(&open, open.jetstream.get_or_create_stream(self.config())).await? {
+                Ok(stream) => break stream.cached_info().config.clone(),
+                // Of many who create it at once, or while others are deleted, some are refused: it is there a moment later.
+                Err(_) if tries < TRIES => {
+                    tries += 1;
+                    sleep(BETWEEN_TRIES).await;
+                }
+                Err(error) => return Err(self.told(StoreErrorKind::Unavailable, &error)),
+            }
         };
         judge(&config, self.keep).map_err(|reason| self.told(StoreErrorKind::Rejected, &reason))?;
         *self.seen() = Some(open.clone());
@@ -232,6 +240,10 @@ impl Values {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// How often a bucket is asked for, and when again.
+const TRIES: u32 = 5;
+const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
 /// Of ids, of which a bucket makes no use.
 const TWO_MINUTES: Duration = Duration::from_mins(2);

@@ -74,6 +74,7 @@ impl RabbitMqSource {
     async fn read(&self, reading: &mut Reading, most: usize) -> Result<(), SinkError> {
         if reading.consumer.is_none() {
             reading.came.clear();
+            self.abandon().await;
             reading.consumer = Some(self.consume().await?);
         }
         self.take_ready(reading, most)?;
@@ -118,23 +119,35 @@ impl RabbitMqSource {
     async fn consume(&self) -> Result<Consumer, SinkError> {
         let deadline = Instant::now() + self.answer_within;
         self.judge_queue(deadline).await?;
-        let line = self.connection.plain_line(deadline).await?;
+        let line = Arc::new(self.connection.plain_line(deadline).await?);
+        // Before messages may come by it: who is dropped from here on leaves it to be found.
+        self.end_line();
+        self.state().line = Some(Arc::clone(&line));
         let consuming = async {
             line.channel.basic_qos(self.subscription.most_out, BasicQosOptions::default()).await?;
             let (tag, options) = (ShortString::default(), BasicConsumeOptions::default());
             line.channel.basic_consume(self.queue.clone(), tag, options, FieldTable::default()).await
         };
         match timeout_at(deadline, consuming).await {
-            Ok(Ok(consumer)) => {
-                self.end_line();
-                self.state().line = Some(Arc::new(line));
-                Ok(consumer)
-            }
+            Ok(Ok(consumer)) => Ok(consumer),
             Ok(Err(error)) => Err(error::unavailable(&error)),
             Err(_) => {
-                self.connection.give_up(line).await;
+                self.connection.give_up_shared(&line).await;
                 Err(self.silent())
             }
+        }
+    }
+
+    /// Closes the channel of a receive that was dropped while it began to consume: the server would go on to send messages to
+    /// it, which nobody reads.
+    async fn abandon(&self) {
+        let line = self.state().line.clone();
+        if let Some(line) = line {
+            if line.channel.status().connected() {
+                // One that is silent goes with its connection, which is found out next.
+                let _ = timeout(self.answer_within, line.channel.close(200, "OK".into())).await;
+            }
+            self.end_line();
         }
     }
 

@@ -17,8 +17,8 @@ use crate::cluster::{Cluster, Detour};
 
 const REFUSED: &str = "somebody-elses";
 
-struct Kafka {
-    cluster: Cluster,
+pub(crate) struct Kafka {
+    pub(crate) cluster: Cluster,
     proxy: Proxy,
 }
 

@@ -5,4 +5,5 @@
 mod cluster;
 mod conformance;
 mod faults;
+mod receiving;
 mod records;
