@@ -11,8 +11,9 @@ use std::{
 };
 
 use async_nats::jetstream::{
-    context::PublishErrorKind,
+    context::{PublishError, PublishErrorKind},
     message::{PublishMessage, StreamMessage},
+    publish::PublishAck,
     stream::{
         Config, DeleteMessageErrorKind, DiscardPolicy, LastRawMessageError, LastRawMessageErrorKind, StorageType,
         Stream,
@@ -100,8 +101,7 @@ impl Values {
     pub(crate) async fn put(&self, key: &str, value: Bytes, before: u64) -> Result<bool, StoreError> {
         let open = self.open().await?;
         let message = PublishMessage::build().payload(value).expected_last_subject_sequence(before);
-        let sending = async { open.jetstream.send_publish(self.subject(key), message).await?.await };
-        match self.within(&open, sending).await? {
+        match self.publish(&open, self.subject(key), message).await? {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Ok(false),
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
@@ -115,8 +115,8 @@ impl Values {
     pub(crate) async fn touch(&self, key: &str) -> Result<SystemTime, StoreError> {
         let open = self.open().await?;
         let subject = self.subject(key);
-        let sending = async { open.jetstream.send_publish(subject.clone(), PublishMessage::build()).await?.await };
-        self.within(&open, sending).await?.map_err(|error| self.told(StoreErrorKind::Unavailable, &error))?;
+        let sent = self.publish(&open, subject.clone(), PublishMessage::build()).await?;
+        sent.map_err(|error| self.told(StoreErrorKind::Unavailable, &error))?;
         let stream = self.stream(&open).await?;
         let written = self.within(&open, stream.get_last_raw_message_by_subject(&subject)).await?;
         let written = written.map_err(|error| self.told(StoreErrorKind::Unavailable, &error))?;
@@ -152,6 +152,26 @@ impl Values {
         let asked = stream.raw_message_builder().sequence(after + 1).next_by_subject(self.subject(keys));
         let found = self.within(&open, asked.send()).await?;
         self.unless_none(found)
+    }
+
+    /// Stores a message. A bucket that was created a moment ago may be there, and not listen yet: then nothing was stored.
+    async fn publish(
+        &self,
+        open: &Open,
+        subject: String,
+        message: PublishMessage,
+    ) -> Result<Result<PublishAck, PublishError>, StoreError> {
+        let mut tries = 1;
+        loop {
+            let sending = async { open.jetstream.send_publish(subject.clone(), message.clone()).await?.await };
+            match self.within(open, sending).await? {
+                Err(error) if error.kind() == PublishErrorKind::StreamNotFound && tries < TRIES => {
+                    tries += 1;
+                    sleep(BETWEEN_TRIES).await;
+                }
+                told => return Ok(told),
+            }
+        }
     }
 
     fn unless_none(&self, found: Result<StreamMessage, LastRawMessageError>) -> Result<Option<Value>, StoreError> {
