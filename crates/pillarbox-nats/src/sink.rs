@@ -76,13 +76,19 @@ impl NatsSink {
                 Err(error) => answers[n] = Some(Err(error)),
             }
         }
+        let mut missing = under_way.len();
         let names = self.connection.names();
         let mut late = pin!(sleep_until(deadline));
         let unanswered = loop {
+            // One that is forbidden has its answer, and would be under way until the end of all patience.
+            if missing == 0 {
+                break error::silent(names);
+            }
             tokio::select! {
                 biased;
                 answered = under_way.next() => match answered {
                     Some((n, sent)) => {
+                        missing -= usize::from(answers[n].is_none());
                         answers[n].get_or_insert(sent);
                     }
                     None => break error::silent(names),
@@ -97,10 +103,8 @@ impl NatsSink {
                     }
                     let is_new = |topic: &str| news.forbidden.get(topic) != forbidden.get(topic);
                     for (message, answer) in batch.iter().zip(&mut answers).filter(|(message, _)| is_new(&message.topic)) {
+                        missing -= usize::from(answer.is_none());
                         answer.get_or_insert_with(|| Err(error::forbidden(&message.topic)));
-                    }
-                    if answers.iter().all(Option::is_some) {
-                        break error::silent(names);
                     }
                     forbidden.clone_from(&news.forbidden);
                 }
