@@ -370,8 +370,10 @@ pub async fn sources_of_one_group_share_the_messages<P: Place>() {
         }
         for (source, taken) in sources.iter().zip(&mut taken) {
             for came in unless_unavailable(source.receive(3).await) {
-                taken.push(id(&came));
-                assert_eq!(source.acknowledge(&[came.ticket]).await, [Ok(())]);
+                // One that came before the group had shared out may be another's by now: it comes again, to whom it is.
+                if source.acknowledge(&[came.ticket]).await == [Ok(())] {
+                    taken.push(id(&came));
+                }
             }
         }
     }

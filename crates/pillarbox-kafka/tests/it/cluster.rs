@@ -120,7 +120,7 @@ impl Cluster {
             key: Some(Key::from(id.to_string())),
             id,
             content_type: "application/json".into(),
-            attributes: vec![("specversion", "1.0".into()), ("id", id.to_string())],
+            attributes: vec![("specversion".into(), "1.0".into()), ("id".into(), id.to_string())],
             headers: Vec::new(),
             payload: Bytes::from_static(b"{}"),
         }

@@ -43,7 +43,7 @@ async fn an_empty_payload_is_no_tombstone() {
 async fn a_record_is_as_old_as_its_sending() {
     let cluster = Cluster::start(1, 1);
     let mut message = cluster.message();
-    message.attributes.push(("time", "2001-02-03T04:05:06Z".into()));
+    message.attributes.push(("time".into(), "2001-02-03T04:05:06Z".into()));
     let before = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
     send(&cluster.sink(), &message).await.unwrap();
     let at = u128::try_from(cluster.records()[0].timestamp().to_millis().unwrap()).unwrap();
