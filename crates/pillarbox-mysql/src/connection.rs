@@ -65,6 +65,11 @@ impl Line {
         Self { options, isolation, slot: Mutex::default() }
     }
 
+    /// Another connection of the same kind.
+    pub(crate) fn beside(&self) -> Self {
+        Self::new(self.options.clone(), self.isolation)
+    }
+
     /// Waits for the connection, and opens it if need be.
     pub(crate) async fn enter(&self) -> Result<Entered<'_>, StoreError> {
         let mut slot = self.slot.lock().await;

@@ -27,9 +27,14 @@
 //! | the lease, and who owns what | 1 |
 //! | reading pages | 1 |
 //! | reading lanes, due rows and lists | 1 |
+//! | a guard's marks | 1, if there is a [`MySqlInbox`] |
+//! | an inbox's upkeep and its dead letters | 1, if there is one |
 //!
 //! Each is opened when it is first needed, opened again after a loss, and used by the runtime that opened it: when it
 //! is entered from another one, a new one is opened there.
+//!
+//! # The consumer's half
+//! [`MySqlInbox`] keeps a guard's marks, an inbox and dead letters in tables of their own.
 //!
 //! # Writing from other languages
 //! A plain insert of `event_type` and `payload` is an event. One with a key needs the partition of that key, from the
@@ -48,6 +53,7 @@ mod action;
 mod admin;
 mod connection;
 mod error;
+mod inbox;
 mod migrate;
 mod own;
 #[cfg(test)]
@@ -65,5 +71,6 @@ mod water;
 mod work;
 mod write;
 
+pub use inbox::MySqlInbox;
 pub use migrate::VERSION;
 pub use store::{MySqlStore, Options};

@@ -17,7 +17,7 @@ pub const VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 // What has been released is never changed: a new version is a new file.
 const MIGRATIONS: [(i64, &str); 1] = [(1, include_str!("../migrations/0001_tables.sql"))];
 
-const SCHEMA_TABLE: &str = "create table if not exists {schema} (version bigint not null primary key, \
+pub(crate) const SCHEMA_TABLE: &str = "create table if not exists {schema} (version bigint not null primary key, \
      applied_at datetime(6) not null default (utc_timestamp(6))) engine = InnoDB";
 
 /// Apart from the tables, since the rights to make it may be missing, and the outbox itself needs it not.
@@ -56,7 +56,7 @@ impl MySqlStore {
         self.check_server(&mut entered).await?;
         // Most starts find nothing to do, and need no lock to see it.
         if self.version(&mut entered).await? != Some(VERSION) || !self.has_function(&mut entered).await? {
-            self.lock(&mut entered).await?;
+            lock(&mut entered, &self.0.names).await?;
             self.migrate_locked(&mut entered).await?;
             run(&mut entered, "select release_all_locks()".into()).await.or_else(|_| Ok(()))?;
         }
@@ -134,26 +134,26 @@ impl MySqlStore {
         .map_err(error::of)?;
         row.try_get::<i64, _>(0).map(|count| count > 0).map_err(error::of)
     }
+}
 
-    async fn lock(&self, connection: &mut MySqlConnection) -> Result<(), StoreError> {
-        let row = sqlx::query(
-            "select get_lock(left(sha2(concat('pillarbox ', coalesce(?, database()), ' ', ?), 256), 60), ?)",
-        )
-        .bind(self.0.names.schema())
-        .bind(self.prefix())
-        .bind(PATIENCE)
-        .fetch_one(connection)
-        .await
-        .map_err(error::of)?;
-        if row.try_get::<Option<i64>, _>(0).map_err(error::of)? == Some(1) {
-            return Ok(());
-        }
-        Err(StoreError::new(StoreErrorKind::Unavailable, "another process is still migrating the outbox's tables"))
+/// Waits for other processes that migrate the same tables, and keeps them waiting.
+pub(crate) async fn lock(connection: &mut MySqlConnection, names: &Names) -> Result<(), StoreError> {
+    let row =
+        sqlx::query("select get_lock(left(sha2(concat('pillarbox ', coalesce(?, database()), ' ', ?), 256), 60), ?)")
+            .bind(names.schema())
+            .bind(names.prefix())
+            .bind(PATIENCE)
+            .fetch_one(connection)
+            .await
+            .map_err(error::of)?;
+    if row.try_get::<Option<i64>, _>(0).map_err(error::of)? == Some(1) {
+        return Ok(());
     }
+    Err(StoreError::new(StoreErrorKind::Unavailable, "another process is still migrating these tables"))
 }
 
 /// Runs a text of one or several statements.
-async fn run(connection: &mut MySqlConnection, sql: String) -> Result<(), StoreError> {
+pub(crate) async fn run(connection: &mut MySqlConnection, sql: String) -> Result<(), StoreError> {
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await.map(drop).map_err(error::of)
 }
 

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 use pillarbox_core::{
     domain::{Key, NodeId, Partition, PartitionSet, Seq, Status},
     port::{
-        AdminStore as _, Candidate, Joining, OwnStore as _, Position, Query, ReadStore as _, Scan, UpkeepStore as _,
+        AdminStore as _, Candidate, InboxUpkeep as _, Joining, OwnStore as _, Position, Query, ReadStore as _, Scan,
+        UpkeepStore as _,
     },
 };
 use pillarbox_testkit::servers::{Database, Shared};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, MySqlConnection, Row as _};
 
-use crate::{MySqlStore, connection::Line, row, settle::locked};
+use crate::{MySqlInbox, MySqlStore, connection::Line, row, settle::locked};
 
 /// Which index a statement uses for the events. Of tables that stay small, nothing is asked.
 fn wanted(name: &str) -> Option<&'static str> {
@@ -116,6 +117,82 @@ async fn statements_use_their_index() {
             }
             let plan: Vec<_> = rows.iter().map(|row| format!("{} {}", word(row, "table"), word(row, "Extra"))).collect();
             assert!(found > 0, "{name} on {server:?} has no plan for the events: {plan:?}");
+        }
+    })
+    .await;
+}
+
+/// Which index a statement of the inbox uses, and what stands in the place of its conditions, if they follow.
+fn wanted_of_inbox(name: &str) -> Option<(&'static str, &'static str)> {
+    Some(match name {
+        "take_over" | "taken" | "release" | "enter" | "before" | "after" | "entered" | "replace" | "find" => {
+            ("PRIMARY", "")
+        }
+        "guard purge" => ("by_expiry", ""),
+        "list" => ("newest", "1 = 1 order by dead_at desc, id limit 10"),
+        "list_status" => ("by_status", "status = 'PENDING' order by dead_at desc, id limit 10"),
+        "count_status" => ("by_status", "status = 'PENDING'"),
+        "letters purge" => ("by_end", ""),
+        _ => return None,
+    })
+}
+
+#[tokio::test]
+async fn statements_of_the_inbox_use_their_index() {
+    for_each_server(async |server| {
+        let database = server.database();
+        let inbox = MySqlInbox::new(&MySqlStore::open(database.url()).await.unwrap());
+        inbox.migrate().await.unwrap();
+        let mut connection = MySqlConnection::connect(&database.url()).await.unwrap();
+        let numbers = "json_table(concat('[', repeat('0,', 2999), '0]'), '$[*]' columns (n for ordinality)) as numbers";
+        for slot in 0..8 {
+            let fill = format!("insert into inbox_seen_{slot} select 'c', concat('m-', n), 1 from {numbers}");
+            connection.execute(AssertSqlSafe(fill)).await.unwrap();
+        }
+        let fill = format!("insert into inbox_guard select 'c', concat('m-', n), 'me', 1, utc_timestamp(6) + interval n second from {numbers}");
+        connection.execute(AssertSqlSafe(fill)).await.unwrap();
+        let fill = format!(
+            "insert into inbox_letter select md5(n), 0, 'c', 'e', 't', 'o', null, '', '[]', '[]', 'x', 'r', 1,
+                utc_timestamp(6) - interval n second, null, null, null, 0, if(n > 100, 'REPLAYED', 'PENDING'),
+                if(n > 100, utc_timestamp(6) - interval n second, null), null, '[]' from {numbers}"
+        );
+        connection.execute(AssertSqlSafe(fill)).await.unwrap();
+        connection.fetch_all("analyze table inbox_guard, inbox_letter, inbox_seen_0, inbox_seen_1").await.unwrap();
+        if server == Shared::MySql {
+            connection.execute("set explain_format = 'TRADITIONAL'").await.unwrap();
+        }
+        let sql = &inbox.0.sql;
+        let groups = [("guard", sql.guard.named()), ("seen", sql.seen.named()), ("letters", sql.letters.named()), ("upkeep", sql.upkeep.named())];
+        for (group, name, sql) in groups.into_iter().flat_map(|(group, named)| named.into_iter().map(move |(name, sql)| (group, name, sql))) {
+            let whole = format!("{group} {name}");
+            let wanted = wanted_of_inbox(name).or_else(|| wanted_of_inbox(&whole));
+            let tail = wanted.map_or(if name == "count" { "1 = 1" } else { "" }, |(_, tail)| tail);
+            // With values in the place of the binds: a consumer, a list, a time that fits.
+            let text = format!("{}{tail}", sql.as_str())
+                .replace("json_table(?", "json_table('[\"m-1\", \"m-7\", \"m-3000\"]'")
+                .replace("consumer = ?", "consumer = 'c'")
+                .replace("consumer = cast(? as binary)", "consumer = cast('c' as binary)")
+                .replace("div ? = ?", "div 1 > 0")
+                .replace("mod ? >= ?", "mod 1 >= 0")
+                .replace("id = ?", "id = md5(7)")
+                .replace('?', "10");
+            let rows = connection
+                .fetch_all(AssertSqlSafe(format!("explain {text}")))
+                .await
+                .unwrap_or_else(|error| panic!("{whole}: {error}\n{text}"));
+            let Some((index, _)) = wanted else { continue };
+            let tables = ["other", "own", "inbox_guard", "inbox_letter"];
+            let plan: Vec<_> = rows.iter().map(|row| ["table", "type", "key", "Extra"].map(|column| word(row, column))).collect();
+            // The table that is inserted into has a line of its own on MySQL, without an index.
+            let read: Vec<_> = plan.iter().filter(|[table, ..]| tables.contains(&table.as_str())).collect();
+            assert!(!read.is_empty(), "{whole} on {server:?}: {plan:?}");
+            for [_, access, key, extra] in read {
+                assert_eq!(key, index, "{whole} on {server:?}: {plan:?}");
+                assert!(access != "ALL" && !extra.contains("filesort"), "{whole} on {server:?}: {plan:?}");
+            }
+            let lookups = plan.iter().filter(|[table, ..]| table == "other").count();
+            let expected = match name { "enter" => 6, "before" => 5, _ => 0 };
+            assert_eq!(lookups, expected, "{whole} on {server:?}: {plan:?}");
         }
     })
     .await;

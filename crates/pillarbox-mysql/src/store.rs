@@ -41,8 +41,8 @@ pub struct MySqlStore(pub(crate) Arc<Inner>);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Options {
-    prefix: String,
-    schema: Option<String>,
+    pub(crate) prefix: String,
+    pub(crate) schema: Option<String>,
     pool_size: u32,
     longest_write_transaction: Duration,
     sweep_every: Duration,

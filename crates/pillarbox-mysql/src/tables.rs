@@ -76,7 +76,28 @@ impl Names {
 }
 
 /// The tables, and the function that other languages call.
-const NAMES: [&str; 8] = ["event", "hold", "instance", "partition", "dedup", "action", "schema", "partition_of"];
+const NAMES: [&str; 20] = [
+    "event",
+    "hold",
+    "instance",
+    "partition",
+    "dedup",
+    "action",
+    "schema",
+    "partition_of",
+    "guard",
+    "seen_0",
+    "seen_1",
+    "seen_2",
+    "seen_3",
+    "seen_4",
+    "seen_5",
+    "seen_6",
+    "seen_7",
+    "window",
+    "bucket",
+    "letter",
+];
 
 /// The server's clock when it is asked, in UTC on the store's own connections. `now()` and `utc_timestamp()` stand
 /// still from the start of a statement, and a statement may have waited for a lock since then.

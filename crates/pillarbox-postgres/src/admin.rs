@@ -91,7 +91,7 @@ statements!(AdminSql {
 /// What has its index takes it, whatever the statistics say.
 pub(crate) const BY_INDEX: &str = "begin isolation level read committed read only;
     set local enable_seqscan = off; set local enable_bitmapscan = off";
-const WHOLE_TABLE: &str = "begin isolation level read committed read only";
+pub(crate) const WHOLE_TABLE: &str = "begin isolation level read committed read only";
 
 impl AdminStore for PostgresStore {
     fn list<'a>(&'a self, query: &'a Query, from: Seq, limit: u32) -> BoxFuture<'a, Result<Listing, StoreError>> {

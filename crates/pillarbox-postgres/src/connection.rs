@@ -60,6 +60,11 @@ impl Line {
         Self { options, connect_within, behind_pooler, slots: Mutex::default() }
     }
 
+    /// Another connection of the same kind.
+    pub(crate) fn beside(&self) -> Self {
+        Self::new(self.options.clone(), self.connect_within, self.behind_pooler)
+    }
+
     /// Waits for the connection, and opens it if need be.
     pub(crate) async fn enter(&self) -> Result<Entered, StoreError> {
         let slot = self.slot(Handle::current().id());
@@ -144,6 +149,24 @@ impl Entered {
 
     pub(crate) async fn end_reading(&mut self) -> Result<(), sqlx::Error> {
         if self.behind_pooler { self.run("commit").await } else { Ok(()) }
+    }
+
+    /// Readies the connection for one statement that writes and commits by itself: one round trip. Behind a pooler there
+    /// is a transaction around it.
+    pub(crate) async fn begin_one(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
+        if self.behind_pooler {
+            self.run(WRITE).await?;
+        }
+        self.connection()
+    }
+
+    /// The statement of [`Self::begin_one`] has succeeded.
+    pub(crate) async fn end_one(mut self) -> Result<(), StoreError> {
+        if self.behind_pooler {
+            return self.commit().await;
+        }
+        self.clean = true;
+        Ok(())
     }
 
     /// Leaves the connection to the next, in a sound state.

@@ -21,8 +21,10 @@
 //! | settles, purges, operators' actions | 1 |
 //! | the lease and the partitions | 1 |
 //! | news from other processes (`LISTEN`) | 1; none behind a pooler |
+//! | a guard's marks | 1, if there is a [`PostgresInbox`] |
+//! | an inbox's upkeep and its dead letters | 1, if there is one |
 //!
-//! So a node has four of its own, however many workers it has. Each is opened when it is first needed, and anew
+//! So a node has four of its own, however many workers it has, and six with an inbox. Each is opened when it is first needed, and anew
 //! after it broke. Transactions on them are READ COMMITTED, whatever the role's default is.
 //!
 //! # Poolers
@@ -33,6 +35,10 @@
 //! # Other drivers
 //! Events go into transactions of `sqlx` as they are, and into those of tokio-postgres, SeaORM and diesel-async by the
 //! crates `pillarbox-tokio-postgres`, `pillarbox-sea-orm` and `pillarbox-diesel`. [`writer`] is for yet others.
+//!
+//! # The consumer's half
+//! [`PostgresInbox`] keeps a guard's marks, an inbox and dead letters in tables of their own. A message is entered in a
+//! transaction of any of these drivers.
 //!
 //! # Other languages
 //! An event is a row. In psql, or from any language, in the transaction that changes the data:
@@ -49,6 +55,7 @@ mod admin;
 mod connection;
 mod error;
 mod horizon;
+mod inbox;
 mod kept;
 mod migrate;
 mod own;
@@ -66,6 +73,7 @@ mod work;
 mod write;
 pub mod writer;
 
+pub use inbox::PostgresInbox;
 pub use migrate::VERSION;
 pub use store::{Options, PostgresStore};
 pub use transaction::PostgresTransaction;

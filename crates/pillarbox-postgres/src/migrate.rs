@@ -27,12 +27,12 @@ impl Options {
 }
 
 /// What the versions stand on.
-fn ground(names: &Names) -> String {
+pub(crate) fn ground(names: &Names) -> String {
     let schema = names.schema().map(|schema| format!("create schema if not exists \"{schema}\";\n"));
     schema.unwrap_or_default() + &names.fill(SCHEMA_TABLE)
 }
 
-fn migration(names: &Names, version: i64, text: &str) -> String {
+pub(crate) fn migration(names: &Names, version: i64, text: &str) -> String {
     names.fill(&format!("{text}\ninsert into {{schema}} (version) values ({version});\n"))
 }
 

@@ -1,10 +1,10 @@
 //! Every statement is served by the index that its comment names, also when plans are made without the values.
 
-use pillarbox_core::port::UpkeepStore as _;
+use pillarbox_core::port::{InboxUpkeep as _, UpkeepStore as _};
 use pillarbox_testkit::servers::Shared;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 
-use crate::{PostgresStore, connection::SESSION};
+use crate::{PostgresInbox, PostgresStore, connection::SESSION};
 
 const PRIMARY_KEY: &str = "using outbox_event_pkey";
 
@@ -39,7 +39,7 @@ const ROWS: &str = "
         select 'a', '1', n % 256, 'DEAD', now() from generate_series(1, 1000) n;";
 
 async fn plan(session: &mut PgConnection, name: &str, sql: &str) -> String {
-    let parameters = (1..20).take_while(|n| sql.contains(&format!("${n}"))).count();
+    let parameters = (1..30).take_while(|n| sql.contains(&format!("${n}"))).count();
     let prepare = format!("deallocate all; prepare examined as {sql}");
     sqlx::raw_sql(AssertSqlSafe(prepare))
         .execute(&mut *session)
@@ -86,6 +86,70 @@ async fn statements_use_their_index() {
             assert!(whole || !scanned, "{name} reads the table (analyzed: {analyzed}):\n{plan}");
             let sorts = ["oldest", "newest", "failing", "holds"].contains(&name);
             assert!(sorts || !name.starts_with("page") || !plan.contains("Sort"), "{name} sorts:\n{plan}");
+        }
+    }
+}
+
+/// What the plan of a statement of the inbox must contain.
+fn wanted_of_inbox(name: &str) -> &'static [&'static str] {
+    match name {
+        "guard take" => &["Conflict Arbiter Indexes: inbox_guard_pkey"],
+        "guard release" => &["using inbox_guard_pkey"],
+        "guard purge" => &["using inbox_guard_pkey", "using inbox_guard_expiry"],
+        "letters insert" => &["Insert on inbox_letter"],
+        "letters replace" | "letters find" => &["using inbox_letter_pkey"],
+        "letters list" => &["using inbox_letter_newest"],
+        "letters list_status" | "letters count_status" => &["using inbox_letter_status"],
+        "letters purge" => &["using inbox_letter_pkey", "using inbox_letter_finished"],
+        _ => &[],
+    }
+}
+
+const INBOX_ROWS: &str = "
+    insert into inbox_guard (consumer, message, taken_by, expires_at)
+        select 'c-' || n % 3, 'm-' || n, 'me', now() + n * interval '1 second' from generate_series(-5000, 5000) n;
+    insert into inbox_letter select md5(n::text), 0, 'c', 'e', 't', 'o', null, '', '[]', '[]', 'x', 'r', 1,
+        now() - n * interval '1 second', null, null, null, 0, (array['PENDING', 'REPLAYED'])[1 + (n > 100)::int],
+        case when n > 100 then now() end, null, '[]' from generate_series(1, 5000) n;";
+
+/// In the user's own session, with its own settings, when the slots are empty and when they are full.
+const PLAIN_SESSION: &str = "reset all; set plan_cache_mode = force_generic_plan";
+
+#[tokio::test]
+async fn statements_of_the_inbox_use_their_index() {
+    let database = Shared::Postgres.database();
+    let inbox = PostgresInbox::new(&PostgresStore::open(database.url()).unwrap());
+    inbox.migrate().await.unwrap();
+    let mut session = PgConnection::connect(&database.url()).await.unwrap();
+    let fill = (0..8).map(|slot| {
+        format!("insert into inbox_seen_{slot} select 'c-' || n % 3, 'm-' || n from generate_series(1, 20000) n;")
+    });
+    let fill = fill.chain([INBOX_ROWS.to_owned()]).collect::<String>();
+    let sql = &inbox.0.sql;
+    // Empty, filled and never analyzed, analyzed.
+    for (state, prepare) in [("empty", "select 1"), ("filled", fill.as_str()), ("analyzed", "analyze")] {
+        sqlx::raw_sql(AssertSqlSafe(prepare.to_owned())).execute(&mut session).await.unwrap();
+        sqlx::raw_sql(PLAIN_SESSION).execute(&mut session).await.unwrap();
+        for (slot, (_, sql)) in sql.seen.named().into_iter().enumerate() {
+            let plan = plan(&mut session, "enter", sql.as_str()).await;
+            for ahead in 2..8 {
+                let lookup = format!("using inbox_seen_{}_pkey", (slot + ahead) % 8);
+                assert!(plan.contains(&lookup), "slot {slot} lacks {lookup:?} ({state}):\n{plan}");
+            }
+            assert!(!plan.contains("Seq Scan on inbox"), "slot {slot} reads a table ({state}):\n{plan}");
+        }
+        sqlx::raw_sql(SESSION).execute(&mut session).await.unwrap();
+        let groups = [("guard", sql.guard.named()), ("letters", sql.letters.named()), ("upkeep", sql.upkeep.named())];
+        for (group, statements) in groups {
+            for (name, sql) in statements {
+                let name = format!("{group} {name}");
+                let plan = plan(&mut session, &name, sql.as_str()).await;
+                for words in wanted_of_inbox(&name) {
+                    assert!(plan.contains(words), "{name} lacks {words:?} ({state}):\n{plan}");
+                }
+                let sorts = plan.contains("Sort") && name != "guard take";
+                assert!(!sorts, "{name} sorts ({state}):\n{plan}");
+            }
         }
     }
 }

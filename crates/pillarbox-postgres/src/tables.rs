@@ -79,7 +79,28 @@ fn check(what: &str, name: &str, reserved: bool) -> Result<(), StoreError> {
     ))
 }
 
-const TABLES: [&str; 8] = ["event", "hold", "instance", "mark", "partition", "dedup", "action", "schema"];
+const TABLES: [&str; 20] = [
+    "event",
+    "hold",
+    "instance",
+    "mark",
+    "partition",
+    "dedup",
+    "action",
+    "schema",
+    "guard",
+    "seen_0",
+    "seen_1",
+    "seen_2",
+    "seen_3",
+    "seen_4",
+    "seen_5",
+    "seen_6",
+    "seen_7",
+    "window",
+    "bucket",
+    "letter",
+];
 
 /// Declares the statements of a module: a struct of texts, filled in once for an outbox.
 macro_rules! statements {

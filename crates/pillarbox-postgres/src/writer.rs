@@ -10,6 +10,7 @@
 //! | insert of many | an array for each column | their numbers |
 //! | entering of dedup keys | arrays: keys, ids, windows | those that were entered, each with its event |
 //! | dedup keys that stand | an array of keys | each with its event |
+//! | entering of messages in an inbox | a consumer, an array of messages, numbers | a word with a text each |
 
 use std::{
     borrow::Cow,
@@ -157,7 +158,7 @@ statements!(WriteSql {
 });
 
 impl PostgresStore {
-    fn statement<'a>(&self, sql: &'a SqlStr) -> Statement<'a> {
+    pub(crate) fn statement<'a>(&self, sql: &'a SqlStr) -> Statement<'a> {
         Statement { sql, prepared: !self.0.behind_pooler }
     }
 

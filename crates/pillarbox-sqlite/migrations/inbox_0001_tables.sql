@@ -59,7 +59,7 @@ create table {seen_7} (
 
 -- How time is cut into buckets: one row, never changed.
 create table {window} (
-    only integer primary key check (only = 1),
+    one integer primary key check (one = 1),
     bucket_micros integer not null
 ) strict;
 

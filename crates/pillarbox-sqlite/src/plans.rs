@@ -12,13 +12,13 @@ use pillarbox_core::{
     Delivery, Event, Outbox,
     domain::{Key, NodeId, Partition, PartitionSet, Seq, Status},
     port::{
-        AdminStore as _, Candidate, Joining, OwnStore as _, Position, Query, ReadStore as _, Scan, Taken,
+        AdminStore as _, Candidate, InboxUpkeep as _, Joining, OwnStore as _, Position, Query, ReadStore as _, Scan, Taken,
         UpkeepStore as _,
     },
 };
 use sqlx::{AssertSqlSafe, Row as _};
 
-use crate::{SqliteStore, connection::Line};
+use crate::{SqliteInbox, SqliteStore, connection::Line};
 
 const PRIMARY_KEY: &str = "outbox_event USING INTEGER PRIMARY KEY (rowid";
 
@@ -76,6 +76,54 @@ async fn statements_use_their_index() {
         }
         let sorts = ["oldest", "newest", "failing", "worst"].contains(&name);
         assert!(sorts || !plan.contains("TEMP B-TREE FOR ORDER"), "{name} sorts:\n{plan}");
+    }
+}
+
+/// What the plan of a statement of the inbox must contain.
+fn wanted_of_inbox(name: &str) -> &'static [&'static str] {
+    match name {
+        "guard release" => &["SEARCH inbox_guard USING PRIMARY KEY (consumer=? AND message=?)"],
+        "guard purge" => &["inbox_guard_expiry (expires_at<?)", "SEARCH inbox_guard USING PRIMARY KEY"],
+        "enter" => &["USING PRIMARY KEY (consumer=? AND message=?)"],
+        "letters replace" | "letters find" => &["SEARCH inbox_letter USING PRIMARY KEY (id=?)"],
+        "letters list" => &["inbox_letter_newest (dead_at<?)"],
+        "letters count" => &["SCAN inbox_letter"],
+        "letters count_status" => &["inbox_letter_status (status=?)"],
+        "letters purge" => &["inbox_letter_finished (finished_at<?)"],
+        "upkeep emptied_for" => &["PRIMARY KEY"],
+        _ => &[],
+    }
+}
+
+#[tokio::test]
+async fn statements_of_the_inbox_use_their_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(folder.path().join("inbox.db").to_str().unwrap()).await.unwrap();
+    let inbox = SqliteInbox::new(&store);
+    inbox.migrate().await.unwrap();
+    let groups = [
+        ("guard ", inbox.0.guard.named()),
+        ("", inbox.0.seen.named()),
+        ("letters ", inbox.0.letters.named()),
+        ("upkeep ", inbox.0.upkeep.named()),
+    ];
+    for (group, statements) in groups {
+        for (name, sql) in statements {
+            let name = format!("{group}{name}");
+            let rows = sqlx::query(AssertSqlSafe(format!("explain query plan {}", sql.as_str())))
+                .fetch_all(store.pool())
+                .await
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
+            let plan = rows.iter().map(|row| row.get::<String, _>(3)).collect::<Vec<_>>().join("\n");
+            for words in wanted_of_inbox(&name) {
+                assert!(plan.contains(words), "{name} lacks {words:?}:\n{plan}");
+            }
+            let scanned = plan.contains("SCAN inbox_guard") || plan.contains("SCAN inbox_seen");
+            assert!(!scanned, "{name} reads a table:\n{plan}");
+            assert!(!plan.contains("TEMP B-TREE FOR ORDER"), "{name} sorts:\n{plan}");
+            let lookups = plan.matches("SEARCH inbox_seen_").count();
+            assert_eq!(lookups, if name == "enter" { 6 } else { 0 }, "{name}:\n{plan}");
+        }
     }
 }
 

@@ -37,7 +37,7 @@ pub struct SqliteStore(pub(crate) Arc<Inner>);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Options {
-    prefix: String,
+    pub(crate) prefix: String,
     durability: Durability,
     busy_timeout: Duration,
     pool_size: u32,

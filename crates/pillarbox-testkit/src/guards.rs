@@ -10,6 +10,11 @@ pub trait Place: Sized + Send + Sync + 'static {
     /// The adapter.
     type Store: GuardStore;
 
+    /// Why the exam can't be held here, if so: a server that is not there. It is left out then, with these words.
+    fn missing() -> Option<String> {
+        None
+    }
+
     /// A new place.
     fn fresh() -> impl Future<Output = Self> + Send;
 

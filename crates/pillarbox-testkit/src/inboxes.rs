@@ -15,6 +15,11 @@ pub trait Place: Sized + Send + Sync + 'static {
     /// The adapter.
     type Inbox: InboxStore<<Self::Store as TransactStore>::Tx> + InboxUpkeep;
 
+    /// Why the exam can't be held here, if so: a server that is not there. It is left out then, with these words.
+    fn missing() -> Option<String> {
+        None
+    }
+
     /// A new place, without the inbox's tables.
     fn fresh() -> impl Future<Output = Self> + Send;
 
@@ -184,7 +189,8 @@ pub async fn messages_are_known_for_the_window_and_then_forgotten_whole<P: Place
         sleep(bucket / 10).await;
     }
     assert!(emptied >= 5, "{emptied}");
-    assert!(place.entries().await <= 2, "{}", place.entries().await);
+    // The new entry, twice at a turn, and an old one in the slot that is emptied next.
+    assert!(place.entries().await <= 3, "{}", place.entries().await);
 }
 
 /// I3: the first enters it in one bucket, the second comes in the next while the first is open.

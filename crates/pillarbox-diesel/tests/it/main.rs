@@ -2,15 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by a panic, in its steps as well")]
 
+use std::time::Duration;
+
 use diesel::sql_types::Text;
 use diesel_async::{AsyncConnection as _, AsyncPgConnection, RunQueryDsl as _, SimpleAsyncConnection as _};
 use pillarbox_core::{
     Event, Outbox,
     engine::{Receipt, WriteError},
-    port::{StoreErrorKind, UpkeepStore as _, WriteStore},
+    port::{InboxStore, InboxUpkeep as _, StoreErrorKind, UpkeepStore as _, WriteStore},
 };
 use pillarbox_diesel::Diesel;
-use pillarbox_postgres::PostgresStore;
+use pillarbox_postgres::{PostgresInbox, PostgresStore};
 use pillarbox_testkit::{
     driver::{Driver, End},
     servers::{Database, Shared},
@@ -18,6 +20,7 @@ use pillarbox_testkit::{
 
 // An event is written in a transaction, or it does not compile.
 static_assertions::assert_not_impl_any!(PostgresStore: WriteStore<AsyncPgConnection>);
+static_assertions::assert_not_impl_any!(PostgresInbox: InboxStore<AsyncPgConnection>);
 
 struct Bed {
     store: PostgresStore,
@@ -142,4 +145,25 @@ async fn diesels_own_transaction_takes_events_and_so_does_a_savepoint() {
     assert_eq!(bed.sql("select event_id from outbox_event").trim(), receipt.ids()[0].to_string());
     receipt.confirm();
     drop(store);
+}
+
+/// I3: the inbox knows every driver that events are written with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_is_entered_with_the_work_or_not_at_all() {
+    let bed = Bed::fresh().await;
+    let inbox = PostgresInbox::new(&bed.store);
+    inbox.migrate().await.unwrap();
+    inbox.agree(Duration::from_hours(24)).await.unwrap();
+    let mut connection = bed.connect().await;
+    for (end, answers) in [(End::Rollback, [true, true]), (End::Commit, [true, true]), (End::Commit, [false, false])] {
+        let done = pillarbox_diesel::transaction(&mut connection, async |mut tx| {
+            let messages = ["m-1", "it's grün"];
+            assert_eq!(inbox.enter(&mut tx, "billing", &messages).await.unwrap(), answers);
+            match end {
+                End::Commit => Ok(()),
+                End::Rollback => Err(diesel::result::Error::RollbackTransaction),
+            }
+        });
+        assert_eq!(done.await.is_ok(), matches!(end, End::Commit));
+    }
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by a panic, in its steps as well")]
 
 mod conformance;
+mod consumer;
 mod errors;
 mod fence;
 mod late;

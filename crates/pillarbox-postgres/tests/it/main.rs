@@ -4,6 +4,7 @@
 
 mod broken;
 mod conformance;
+mod consumer;
 mod driver;
 mod durable;
 mod fence;

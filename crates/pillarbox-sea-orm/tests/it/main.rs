@@ -2,12 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by a panic, in its steps as well")]
 
+use std::time::Duration;
+
 use pillarbox_core::{
     Event, Outbox,
     engine::{Receipt, WriteError},
-    port::{UpkeepStore as _, WriteStore},
+    port::{InboxStore, InboxUpkeep as _, UpkeepStore as _, WriteStore},
 };
-use pillarbox_postgres::PostgresStore;
+use pillarbox_postgres::{PostgresInbox, PostgresStore};
 use pillarbox_sea_orm::SeaOrm;
 use pillarbox_testkit::{
     driver::{Driver, End},
@@ -17,6 +19,7 @@ use sea_orm::{ConnectionTrait as _, DatabaseConnection, DbBackend, Statement, Tr
 
 // An event is written in a transaction, or it does not compile.
 static_assertions::assert_not_impl_any!(PostgresStore: WriteStore<DatabaseConnection>);
+static_assertions::assert_not_impl_any!(PostgresInbox: InboxStore<DatabaseConnection>);
 
 struct Bed {
     store: PostgresStore,
@@ -65,3 +68,21 @@ impl Driver for Bed {
 }
 
 pillarbox_testkit::driver!(Bed);
+
+/// I3: the inbox knows every driver that events are written with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_is_entered_with_the_work_or_not_at_all() {
+    let bed = Bed::fresh().await;
+    let inbox = PostgresInbox::new(&bed.store);
+    inbox.migrate().await.unwrap();
+    inbox.agree(Duration::from_hours(24)).await.unwrap();
+    for (end, answers) in [(End::Rollback, [true, true]), (End::Commit, [true, true]), (End::Commit, [false, false])] {
+        let tx = bed.orm.begin().await.unwrap();
+        let messages = ["m-1", "it's grün"];
+        assert_eq!(inbox.enter(&mut SeaOrm(&tx), "billing", &messages).await.unwrap(), answers);
+        match end {
+            End::Commit => tx.commit().await.unwrap(),
+            End::Rollback => tx.rollback().await.unwrap(),
+        }
+    }
+}

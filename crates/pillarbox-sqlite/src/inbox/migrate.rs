@@ -9,7 +9,7 @@ use pillarbox_core::{
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use super::{SqliteInbox, now};
-use crate::{error, migrate::SCHEMA_TABLE, tables::statements};
+use crate::{Options, error, migrate::SCHEMA_TABLE, tables::statements};
 
 // What has been released is never changed: a new version is a new file.
 const MIGRATIONS: [(i64, &str); 1] = [(1, include_str!("../../migrations/inbox_0001_tables.sql"))];
@@ -18,11 +18,26 @@ statements!(UpkeepSql {
     schema: SCHEMA_TABLE,
     version: "select max(version) from {schema}",
     applied: "insert into {schema} (version) values (?)",
-    agree: "insert into {window} (only, bucket_micros) values (1, ?) on conflict do nothing",
+    agree: "insert into {window} (one, bucket_micros) values (1, ?) on conflict do nothing",
     agreed: "select bucket_micros from {window}",
     emptied: "insert into {bucket} (slot, emptied_for) values (?1, ?2)
         on conflict (slot) do update set emptied_for = excluded.emptied_for where emptied_for < excluded.emptied_for",
 });
+
+impl Options {
+    /// The migrations of an inbox's tables as one script, for a tool of one's own, as [`Options::migration_sql`] has those of
+    /// the outbox. The prefix of the inbox is `inbox_` by default.
+    pub fn inbox_migration_sql(&self, prefix: &str) -> Result<String, StoreError> {
+        let prefix = super::prefix_beside(prefix, &self.prefix)?;
+        let steps = MIGRATIONS.into_iter().map(|(version, text)| {
+            prefix.fill(&format!(
+                "\n-- Version {version}\nbegin immediate;\n{SCHEMA_TABLE};\n{text}\n\
+                 insert into {{schema}} (version) values ({version});\ncommit;\n"
+            ))
+        });
+        Ok(std::iter::once("pragma journal_mode = wal;\n".to_owned()).chain(steps).collect())
+    }
+}
 
 impl SqliteInbox {
     async fn run_migrations(&self) -> Result<(), StoreError> {

@@ -30,15 +30,15 @@ use crate::{SqliteStore, error, tables::Prefix};
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct SqliteInbox(Arc<Inner>);
+pub struct SqliteInbox(pub(crate) Arc<Inner>);
 
-struct Inner {
+pub(crate) struct Inner {
     store: SqliteStore,
     prefix: Prefix,
-    guard: GuardSql,
-    seen: SeenSql,
-    letters: LetterSql,
-    upkeep: UpkeepSql,
+    pub(crate) guard: GuardSql,
+    pub(crate) seen: SeenSql,
+    pub(crate) letters: LetterSql,
+    pub(crate) upkeep: UpkeepSql,
     /// As agreed; read once.
     buckets: Mutex<Option<Buckets>>,
 }
@@ -54,14 +54,7 @@ impl SqliteInbox {
 
     /// With tables whose names begin with this.
     pub fn with_prefix(store: &SqliteStore, prefix: &str) -> Result<Self, StoreError> {
-        let prefix = Prefix::new(prefix)?;
-        if prefix.as_str().eq_ignore_ascii_case(store.prefix()) {
-            return Err(StoreError::new(
-                StoreErrorKind::Rejected,
-                format!("table prefix {:?} is that of the outbox: give the inbox another", prefix.as_str()),
-            ));
-        }
-        Ok(Self::of(store, prefix))
+        Ok(Self::of(store, prefix_beside(prefix, store.prefix())?))
     }
 
     fn of(store: &SqliteStore, prefix: Prefix) -> Self {
@@ -98,6 +91,18 @@ impl SqliteInbox {
         *self.0.buckets.lock() = buckets;
         Ok(buckets)
     }
+}
+
+/// The inbox's prefix, other than the outbox's.
+fn prefix_beside(prefix: &str, outbox: &str) -> Result<Prefix, StoreError> {
+    let prefix = Prefix::new(prefix)?;
+    if prefix.as_str().eq_ignore_ascii_case(outbox) {
+        return Err(StoreError::new(
+            StoreErrorKind::Rejected,
+            format!("table prefix {:?} is that of the outbox: give the inbox another", prefix.as_str()),
+        ));
+    }
+    Ok(prefix)
 }
 
 /// SQLite's clock is the host's.

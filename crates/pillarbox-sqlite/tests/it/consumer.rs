@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pillarbox_core::port::InboxUpkeep as _;
-use pillarbox_sqlite::{SqliteInbox, SqliteStore};
+use pillarbox_sqlite::{Options, SqliteInbox, SqliteStore};
 use sqlx::AssertSqlSafe;
 use tempfile::TempDir;
 
@@ -120,4 +120,17 @@ async fn an_inbox_needs_a_prefix_of_its_own() {
     one.migrate().await.unwrap();
     file.inbox().migrate().await.unwrap();
     assert_eq!(one.prefix(), "billing_inbox_");
+}
+
+#[tokio::test]
+async fn the_text_of_the_inboxs_migrations_makes_the_tables() {
+    let file = File::new().await;
+    let text = Options::new().inbox_migration_sql("inbox_").unwrap();
+    sqlx::raw_sql(AssertSqlSafe(text)).execute(file.store.pool()).await.unwrap();
+    file.inbox().migrate().await.unwrap();
+    file.inbox().agree(Duration::from_hours(24)).await.unwrap();
+    let versions: i64 =
+        sqlx::query_scalar("select count(*) from inbox_schema").fetch_one(file.store.pool()).await.unwrap();
+    assert_eq!(versions, 1);
+    assert!(Options::new().inbox_migration_sql("outbox_").is_err());
 }

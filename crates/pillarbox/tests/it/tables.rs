@@ -41,3 +41,27 @@ fn the_page_of_the_tables_names_every_table() {
         }
     }
 }
+
+const INBOX_MIGRATIONS: [(&str, &str); 3] = [
+    ("SQLite", include_str!("../../../pillarbox-sqlite/migrations/inbox_0001_tables.sql")),
+    ("PostgreSQL", include_str!("../../../pillarbox-postgres/migrations/inbox_0001_tables.sql")),
+    ("MySQL", include_str!("../../../pillarbox-mysql/migrations/inbox_0001_tables.sql")),
+];
+
+#[test]
+fn the_page_of_the_tables_names_every_table_and_column_of_the_inbox() {
+    let page = PAGE.split_once("## The tables of an inbox").expect("a chapter of its own").1;
+    for (database, sql) in INBOX_MIGRATIONS {
+        let tables: Vec<_> = sql.lines().filter(|line| line.starts_with("create table")).collect();
+        assert_eq!(tables.len(), 12, "{database}: {tables:?}");
+        for line in tables {
+            let name = line.split(['{', '}']).nth(1).expect("a name");
+            assert!(page.contains(&format!("`inbox_{name}`")), "{database}: {name} is not on the page");
+            let columns = columns(sql, line);
+            assert!(columns.len() >= 2, "{database}: {name}: {columns:?}");
+            for column in columns {
+                assert!(page.contains(&format!("`{column}`")), "{database}: {column} of {name} is not on the page");
+            }
+        }
+    }
+}

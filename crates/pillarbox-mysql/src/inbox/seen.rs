@@ -1,0 +1,253 @@
+//! Messages that a consumer has dealt with, entered in the transaction of its work.
+//!
+//! One statement looks the messages up in the older slots, and enters those that are new in the slot of the present bucket.
+//! The slot stands in the text of the statement, so the bucket is guessed from the database's time as it was told last; the
+//! statement looks at the clock itself, and fails if the guess was wrong. Then the time is asked for, and it is sent again:
+//! an error ends the statement here, not the transaction. If it did not enter all, those are read that have the number of
+//! this call.
+//!
+//! # Why two transactions can't both enter a message
+//! - In one bucket they meet at the primary key of its slot: the second waits for the end of the first. After a commit it finds
+//!   the message known, whatever its snapshot shows, for a key is compared with what is there; after a rollback the
+//!   message is its own. A MariaDB with strict snapshots ends the second, which is a conflict: it is to be run again.
+//! - After a turn the first may stand in the slot of the bucket before, uncommitted. So within [`Buckets::longest`] of
+//!   the turn what is new is entered in that slot first, and in the present one if it was new there: the two meet in
+//!   the slot before. Whoever comes later sees the first committed, if that has kept to the longest time: at READ
+//!   COMMITTED each statement sees what is committed when it begins, and at REPEATABLE READ and SERIALIZABLE an insert
+//!   reads the newest state of the rows it selects, behind a lock, and not that of the snapshot.
+//! - Slots are written in the order of their age, and messages in ascending order. Where transactions still wait in a circle
+//!   the server ends one of them, and that is a conflict, too.
+//!
+//! # When the process dies
+//! Before the commit, the server rolls back the work and the entries in both slots; after it, all are in effect. There is no
+//! step between: nothing of an entry is outside of the user's transaction.
+
+use std::{
+    collections::HashSet,
+    sync::PoisonError,
+    time::{Instant, SystemTime},
+};
+
+use pillarbox_core::{
+    domain::{
+        Timestamp,
+        bucket::{Buckets, SLOTS, others, slot},
+    },
+    port::{BoxFuture, InboxStore, StoreError, StoreErrorKind},
+};
+use sqlx::{MySql, MySqlConnection, Row as _, SqlStr, Transaction};
+
+use super::MySqlInbox;
+use crate::{error, own::micros, tables::Names};
+
+/// The statements for each slot that is written.
+#[derive(Debug)]
+pub(crate) struct SeenSql([Slot; SLOTS]);
+
+#[derive(Debug)]
+struct Slot {
+    /// Enters what no other slot has.
+    enter: SqlStr,
+    /// Enters in the slot before what no other one has.
+    before: SqlStr,
+    /// Enters what this call has entered in the slot before.
+    after: SqlStr,
+    /// What this call has entered.
+    entered: SqlStr,
+}
+
+/// How often a guess may be wrong: it is, once a bucket, and again if the answer took longer than a bucket.
+const GUESSES: usize = 10;
+
+/// The messages of a list.
+const GIVEN: &str = "json_table(?, '$[*]' columns (m varchar(200) character set utf8mb4 path '$')) as given";
+
+/// Fails unless the time lies in a bucket, and at least so far in it. Without an error nobody could tell a wrong guess
+/// from messages that are known.
+const FITS: &str = "18446744073709551615 + (not ({micros} div ? = ? and {micros} mod ? >= ?)) > 0";
+const MICROS: &str = "timestampdiff(microsecond, {epoch}, utc_timestamp(6))";
+/// What [`FITS`] fails with: a number out of its range.
+const MISSED: u16 = 1690;
+/// The slot was emptied since the transaction's snapshot.
+const EMPTIED: u16 = 1412;
+
+impl SeenSql {
+    pub(crate) fn new(names: &Names) -> Self {
+        let fits = FITS.replace("{micros}", MICROS);
+        // Each by primary key, as everything here.
+        let unknown = |other: usize| {
+            format!(
+                "\n            and (select 1 from {{seen_{other}}} as other
+                where other.consumer = ? and other.message = cast(given.m as binary)) is null"
+            )
+        };
+        Self(std::array::from_fn(|slot| {
+            let before = (slot + SLOTS - 1) % SLOTS;
+            let insert = |into: usize, unknown: String| {
+                names.statement(&format!(
+                    "insert ignore into {{seen_{into}}} (consumer, message, entered_by)
+        select ?, cast(m as binary), ? from {GIVEN}
+        where {fits}{unknown}"
+                ))
+            };
+            let own = |slot: usize| {
+                format!(
+                    "from {GIVEN} straight_join {{seen_{slot}}} as own force index (primary)
+            on own.consumer = ? and own.message = cast(given.m as binary)
+        where own.entered_by = ?"
+                )
+            };
+            Slot {
+                enter: insert(slot, others(slot).map(unknown).collect()),
+                before: insert(before, others(slot).filter(|other| *other != before).map(unknown).collect()),
+                after: names.statement(&format!(
+                    "insert ignore into {{seen_{slot}}} (consumer, message, entered_by)
+        select own.consumer, own.message, own.entered_by {}",
+                    own(before)
+                )),
+                entered: names.statement(&format!("select own.message {}", own(slot))),
+            }
+        }))
+    }
+
+    /// Every statement with its name.
+    #[cfg(test)]
+    pub(crate) fn named(&self) -> Vec<(&'static str, &SqlStr)> {
+        let slots = self.0.iter();
+        let named = slots.map(|slot| {
+            [("enter", &slot.enter), ("before", &slot.before), ("after", &slot.after), ("entered", &slot.entered)]
+        });
+        named.flatten().collect()
+    }
+}
+
+/// Messages of one call.
+struct Call<'a> {
+    consumer: &'a [u8],
+    list: String,
+    count: u64,
+    /// Random, to know its entries by.
+    number: u64,
+}
+
+impl MySqlInbox {
+    async fn enter_in(
+        &self,
+        tx: &mut MySqlConnection,
+        consumer: &str,
+        messages: &[&str],
+    ) -> Result<Vec<bool>, StoreError> {
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let buckets = self.buckets().await?.ok_or_else(not_agreed)?;
+        let call = Call {
+            consumer: consumer.as_bytes(),
+            list: super::ascending(messages)?,
+            count: messages.len() as u64,
+            number: fastrand::u64(..),
+        };
+        for _ in 0..GUESSES {
+            match self.enter_at(tx, buckets, self.guessed_now(), &call).await {
+                Ok(None) => return Ok(vec![true; messages.len()]),
+                Ok(Some(entered)) => {
+                    let entered: HashSet<&[u8]> = entered.iter().map(Vec::as_slice).collect();
+                    return Ok(messages.iter().map(|message| entered.contains(message.as_bytes())).collect());
+                }
+                Err(error) if error::number(&error) == Some(MISSED) => self.ask_the_time(tx).await.map_err(of)?,
+                Err(error) => return Err(of(error)),
+            }
+        }
+        Err(StoreError::new(
+            StoreErrorKind::Unavailable,
+            "the database's clock was in another bucket at each look: it jumps, or answers take longer than a bucket",
+        ))
+    }
+
+    /// Enters messages as if it were this time; returns those that were entered, or none if all were.
+    async fn enter_at(
+        &self,
+        tx: &mut MySqlConnection,
+        buckets: Buckets,
+        now: Timestamp,
+        call: &Call<'_>,
+    ) -> Result<Option<Vec<Vec<u8>>>, sqlx::Error> {
+        let bucket = buckets.number(now);
+        let sql = &self.0.sql.seen.0[slot(bucket)];
+        // In the overlap the slot before is written as well, which does no harm later on.
+        let (insert, lookups, at_least) = if buckets.overlaps(now) {
+            (&sql.before, SLOTS - 3, 0)
+        } else {
+            (&sql.enter, SLOTS - 2, micros(buckets.longest()))
+        };
+        let length = buckets.micros();
+        let insert = sqlx::query(insert.clone()).bind(call.consumer).bind(call.number).bind(&call.list);
+        let insert = insert.bind(length).bind(bucket).bind(length).bind(at_least);
+        let insert = (0..lookups).fold(insert, |insert, _| insert.bind(call.consumer));
+        let mut count = insert.execute(&mut *tx).await?.rows_affected();
+        if at_least == 0 && count > 0 {
+            let after = sqlx::query(sql.after.clone()).bind(&call.list).bind(call.consumer).bind(call.number);
+            count = after.execute(&mut *tx).await?.rows_affected();
+        }
+        if count == call.count || count == 0 {
+            return Ok((count == 0).then(Vec::new));
+        }
+        let entered = sqlx::query(sql.entered.clone()).bind(&call.list).bind(call.consumer).bind(call.number);
+        let entered = entered.fetch_all(tx).await?;
+        entered.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map(Some)
+    }
+
+    async fn ask_the_time(&self, tx: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+        let row = sqlx::query(self.0.sql.upkeep.clock.clone()).fetch_one(tx).await?;
+        let now = Timestamp::from_micros(row.try_get(0)?);
+        *self.0.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, Instant::now()));
+        Ok(())
+    }
+
+    /// The database's time, as far as it is known here; by the host's clock at first. Only what to ask for is chosen by it.
+    fn guessed_now(&self) -> Timestamp {
+        match *self.0.clock.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some((told, at)) => told.saturating_add(at.elapsed()),
+            None => SystemTime::now().into(),
+        }
+    }
+}
+
+fn of(error: sqlx::Error) -> StoreError {
+    if error::number(&error) == Some(EMPTIED) {
+        let words = "a bucket of the inbox was emptied since the transaction began: run it again";
+        return StoreError::new(StoreErrorKind::Conflict, words).caused_by(error);
+    }
+    error::of(error)
+}
+
+fn not_agreed() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Schema,
+        "the inbox's window was never set: start the inbox before anything is entered",
+    )
+}
+
+/// A message is entered in a `sqlx` transaction:
+///
+/// ```no_run
+/// # async fn example(inbox: pillarbox_mysql::MySqlInbox) -> Result<(), Box<dyn std::error::Error>> {
+/// use pillarbox_core::port::InboxStore as _;
+///
+/// let mut tx = inbox.store().pool().begin().await?;
+/// if inbox.enter(&mut tx, "billing", &["message-7"]).await? == [true] {
+///     sqlx::query("insert into invoices ...").execute(&mut *tx).await?;
+/// }
+/// tx.commit().await?;
+/// # Ok(()) }
+/// ```
+impl InboxStore<Transaction<'_, MySql>> for MySqlInbox {
+    fn enter<'a>(
+        &'a self,
+        tx: &'a mut Transaction<'_, MySql>,
+        consumer: &'a str,
+        messages: &'a [&'a str],
+    ) -> BoxFuture<'a, Result<Vec<bool>, StoreError>> {
+        Box::pin(self.enter_in(tx, consumer, messages))
+    }
+}

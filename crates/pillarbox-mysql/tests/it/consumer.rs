@@ -1,0 +1,375 @@
+//! The exams of the consumer's half, on MariaDB and on MySQL; and what is their own.
+
+use std::time::Duration;
+
+use pillarbox_core::port::{GuardStore as _, InboxStore as _, InboxUpkeep as _, StoreErrorKind, TransactStore as _};
+use pillarbox_mysql::{MySqlInbox, MySqlStore, Options};
+use pillarbox_testkit::servers::{Database, Shared};
+use sqlx::AssertSqlSafe;
+
+use crate::support::on_each_server;
+
+/// A database of its own.
+struct Place {
+    store: MySqlStore,
+    database: Database,
+}
+
+impl Place {
+    async fn new(server: Shared) -> Self {
+        let database = server.database();
+        // As many transactions at once as an exam has.
+        Self { store: Options::new().pool_size(16).open(database.url()).await.unwrap(), database }
+    }
+
+    async fn migrated(server: Shared) -> Self {
+        let place = Self::new(server).await;
+        place.inbox().migrate().await.unwrap();
+        place
+    }
+
+    async fn opened(server: Shared) -> Self {
+        let place = Self::migrated(server).await;
+        place.inbox().agree(Duration::from_hours(24)).await.unwrap();
+        place
+    }
+
+    fn inbox(&self) -> MySqlInbox {
+        MySqlInbox::new(&self.store)
+    }
+
+    async fn run(&self, sql: String) {
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(self.store.pool()).await.unwrap();
+    }
+
+    async fn number(&self, sql: String) -> i64 {
+        sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(self.store.pool()).await.unwrap()
+    }
+
+    async fn entries(&self) -> u64 {
+        let counts = (0..8).map(|slot| format!("(select count(*) from inbox_seen_{slot})"));
+        self.number(format!("select {}", counts.collect::<Vec<_>>().join(" + "))).await.try_into().unwrap()
+    }
+}
+
+/// MySQL can't always be had: without it these cases do nothing, and say so.
+fn missing(server: Shared) -> Option<String> {
+    (server == Shared::MySql && !server.is_there()).then(|| format!("{} is not set", server.variable()))
+}
+
+macro_rules! exams {
+    ($module:ident, $server:ident) => {
+        mod $module {
+            use super::*;
+
+            struct Server(Place);
+
+            impl pillarbox_testkit::guards::Place for Server {
+                type Store = MySqlInbox;
+
+                fn missing() -> Option<String> {
+                    missing(Shared::$server)
+                }
+
+                async fn fresh() -> Self {
+                    Self(Place::migrated(Shared::$server).await)
+                }
+
+                fn store(&self) -> MySqlInbox {
+                    self.0.inbox()
+                }
+
+                async fn pass(&self) {
+                    self.0.run("update inbox_guard set expires_at = expires_at - interval 1 hour".into()).await;
+                }
+            }
+
+            impl pillarbox_testkit::inboxes::Place for Server {
+                type Store = MySqlStore;
+                type Inbox = MySqlInbox;
+
+                fn missing() -> Option<String> {
+                    missing(Shared::$server)
+                }
+
+                async fn fresh() -> Self {
+                    Self(Place::new(Shared::$server).await)
+                }
+
+                fn store(&self) -> &MySqlStore {
+                    &self.0.store
+                }
+
+                fn inbox(&self) -> MySqlInbox {
+                    self.0.inbox()
+                }
+
+                async fn hurry(&self, bucket: Duration) {
+                    self.0.run(format!("update inbox_window set bucket_micros = {}", bucket.as_micros())).await;
+                }
+
+                async fn entries(&self) -> u64 {
+                    self.0.entries().await
+                }
+            }
+
+            impl pillarbox_testkit::letters::Place for Server {
+                type Store = MySqlInbox;
+
+                fn missing() -> Option<String> {
+                    missing(Shared::$server)
+                }
+
+                async fn fresh() -> Self {
+                    Self(Place::migrated(Shared::$server).await)
+                }
+
+                fn store(&self) -> MySqlInbox {
+                    self.0.inbox()
+                }
+            }
+
+            mod guard {
+                pillarbox_testkit::guards!(super::Server);
+            }
+
+            mod inbox {
+                pillarbox_testkit::inboxes!(super::Server);
+            }
+
+            mod letters {
+                pillarbox_testkit::letters!(super::Server);
+            }
+        }
+    };
+}
+
+exams!(on_mariadb, MariaDb);
+exams!(on_mysql, MySql);
+
+/// The server's time, in microseconds.
+const MICROS: &str = "timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6))";
+
+impl Place {
+    /// Cuts time so that a bucket of about a day is this part over, in hundredths.
+    async fn at_hundredth(&self, part: i64) {
+        let day = 86_400_000_000_i64;
+        let turn = format!("({MICROS} + {})", day / 100 * (100 - part));
+        self.run(format!("update inbox_window set bucket_micros = {turn} div ({turn} div {day})")).await;
+    }
+
+    async fn cut(&self, bucket: Duration) {
+        self.run(format!("update inbox_window set bucket_micros = {}", bucket.as_micros())).await;
+    }
+
+    async fn enter(&self, message: &str) -> bool {
+        let mut tx = self.store.begin().await.unwrap();
+        let answers = self.inbox().enter(&mut tx, "billing", &[message]).await.unwrap();
+        self.store.commit(tx).await.unwrap();
+        answers[0]
+    }
+}
+
+#[tokio::test]
+async fn an_inbox_needs_a_prefix_of_its_own() {
+    let place = Place::new(Shared::MariaDb).await;
+    for bad in ["outbox_", "OUTBOX_", "a-b", ""] {
+        assert!(MySqlInbox::with_prefix(&place.store, bad).is_err(), "{bad}");
+        assert!(Options::new().inbox_migration_sql(bad).is_err(), "{bad}");
+    }
+    let one = MySqlInbox::with_prefix(&place.store, "billing_inbox_").unwrap();
+    one.migrate().await.unwrap();
+    place.inbox().migrate().await.unwrap();
+    assert_eq!(one.prefix(), "billing_inbox_");
+}
+
+on_each_server!(
+    the_text_of_the_inboxs_migrations_makes_the_tables_with_the_client,
+    tables_of_a_newer_version_are_refused,
+    a_snapshot_does_not_enter_a_message_twice,
+    a_message_is_entered_in_two_slots_after_a_turn,
+    a_wrong_guess_of_the_bucket_is_noticed,
+    batches_in_opposite_orders_enter_each_message_once,
+    a_bucket_is_emptied_once_in_its_middle,
+    of_many_rotations_at_once_one_empties_the_bucket,
+    a_slot_in_use_is_emptied_later,
+    a_user_who_may_not_truncate_is_told_so,
+    who_has_a_mark_and_asks_again_with_others_is_told_so,
+);
+
+async fn the_text_of_the_inboxs_migrations_makes_the_tables_with_the_client(server: Shared) {
+    let place = Place::new(server).await;
+    place.database.run(&Options::new().inbox_migration_sql("in_").unwrap()).unwrap();
+    let inbox = MySqlInbox::with_prefix(&place.store, "in_").unwrap();
+    inbox.migrate().await.unwrap();
+    inbox.agree(Duration::from_hours(24)).await.unwrap();
+    let mut tx = place.store.begin().await.unwrap();
+    assert_eq!(inbox.enter(&mut tx, "billing", &["m-1"]).await.unwrap(), [true]);
+    assert_eq!(place.number("select count(*) from in_schema".into()).await, 1);
+}
+
+async fn tables_of_a_newer_version_are_refused(server: Shared) {
+    let place = Place::migrated(server).await;
+    place.run("insert into inbox_schema (version) values (1000)".into()).await;
+    let error = place.inbox().migrate().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Schema);
+    assert!(error.to_string().contains("update the program"), "{error}");
+}
+
+/// I3: whatever the snapshot shows, in the slot of the present and in older ones; or the transaction is to be run again.
+async fn a_snapshot_does_not_enter_a_message_twice(server: Shared) {
+    for level in ["read committed", "repeatable read", "serializable"] {
+        let place = Place::opened(server).await;
+        // Without a turn between the two, and with one.
+        for (entered, again) in [(50, 50), (99, 1)] {
+            let message = format!("m-{entered}");
+            place.at_hundredth(entered).await;
+            let mut connection = place.store.pool().acquire().await.unwrap();
+            let set = format!("set transaction isolation level {level}");
+            sqlx::raw_sql(AssertSqlSafe(set)).execute(&mut *connection).await.unwrap();
+            let mut late = sqlx::Connection::begin(&mut *connection).await.unwrap();
+            sqlx::query("select count(*) from inbox_guard").execute(&mut *late).await.unwrap();
+            assert!(place.enter(&message).await);
+            place.at_hundredth(again).await;
+            match place.inbox().enter(&mut late, "billing", &[&message]).await {
+                Ok(answers) => assert_eq!(answers, [false], "{level}"),
+                Err(error) => assert_eq!(error.kind(), StoreErrorKind::Conflict, "{level}: {error}"),
+            }
+            late.rollback().await.unwrap();
+        }
+    }
+}
+
+/// I3: in the first part of a bucket a message stands in two slots, later in one.
+async fn a_message_is_entered_in_two_slots_after_a_turn(server: Shared) {
+    for (part, entries) in [(0, 2), (50, 1)] {
+        let place = Place::opened(server).await;
+        place.at_hundredth(part).await;
+        assert!(place.enter("m-1").await);
+        assert_eq!(place.entries().await, entries, "{part}");
+        assert!(!place.enter("m-1").await);
+        assert_eq!(place.entries().await, entries, "{part}");
+        let mut tx = place.store.begin().await.unwrap();
+        let answers = place.inbox().enter(&mut tx, "billing", &["m-2", "m-1", "m-0"]).await.unwrap();
+        assert_eq!(answers, [true, false, true], "{part}");
+    }
+}
+
+/// I3: it is, at every turn; here hundreds of times.
+async fn a_wrong_guess_of_the_bucket_is_noticed(server: Shared) {
+    let place = Place::opened(server).await;
+    place.cut(Duration::from_millis(40)).await;
+    let inbox = place.inbox();
+    for n in 0..300 {
+        let mut tx = place.store.begin().await.unwrap();
+        let message = format!("m-{n}");
+        assert_eq!(inbox.enter(&mut tx, "billing", &[&message]).await.unwrap(), [true]);
+        assert_eq!(inbox.enter(&mut tx, "billing", &[&message]).await.unwrap(), [false]);
+        place.store.commit(tx).await.unwrap();
+    }
+}
+
+/// I3: each once, whoever loses and comes again.
+async fn batches_in_opposite_orders_enter_each_message_once(server: Shared) {
+    let place = Place::opened(server).await;
+    for (round, part) in (0..10).map(|round| (round, round % 2 * 50)) {
+        place.at_hundredth(part).await;
+        let up: Vec<String> = (0..200).map(|n| format!("m-{round}-{n}")).collect();
+        let down: Vec<String> = up.iter().rev().cloned().collect();
+        let calls = [up.clone(), down, up.clone()].map(|messages| {
+            let (store, inbox) = (place.store.clone(), place.inbox());
+            tokio::spawn(async move {
+                let messages: Vec<&str> = messages.iter().map(String::as_str).collect();
+                loop {
+                    let mut tx = store.begin().await.unwrap();
+                    match inbox.enter(&mut tx, "billing", &messages).await {
+                        Ok(answers) => {
+                            store.commit(tx).await.unwrap();
+                            return answers.into_iter().filter(|new| *new).count();
+                        }
+                        Err(error) => assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error}"),
+                    }
+                }
+            })
+        });
+        let mut entered = 0;
+        for call in calls {
+            entered += call.await.unwrap();
+        }
+        assert_eq!(entered, 200);
+    }
+}
+
+/// I3
+async fn a_bucket_is_emptied_once_in_its_middle(server: Shared) {
+    let place = Place::opened(server).await;
+    for (part, emptied) in [(10, false), (90, false), (50, true)] {
+        place.at_hundredth(part).await;
+        assert_eq!(place.inbox().rotate().await.unwrap(), emptied, "{part}");
+    }
+    assert!(place.enter("m-1").await);
+    assert!(!place.inbox().rotate().await.unwrap());
+    assert!(!place.enter("m-1").await);
+    assert_eq!(place.number("select count(*) from inbox_bucket".into()).await, 1);
+}
+
+/// I3: of several processes one empties it.
+async fn of_many_rotations_at_once_one_empties_the_bucket(server: Shared) {
+    let place = Place::opened(server).await;
+    place.at_hundredth(50).await;
+    let inboxes: Vec<_> = (0..8).map(|_| place.inbox()).collect();
+    let rotations = inboxes.into_iter().map(|inbox| tokio::spawn(async move { inbox.rotate().await.unwrap() }));
+    let mut emptied = 0;
+    for rotation in rotations.collect::<Vec<_>>() {
+        emptied += usize::from(rotation.await.unwrap());
+    }
+    assert_eq!(emptied, 1);
+}
+
+/// I3: whoever works in the present bucket is not held up by one who does not end.
+async fn a_slot_in_use_is_emptied_later(server: Shared) {
+    let place = Place::opened(server).await;
+    place.at_hundredth(50).await;
+    let mut user = place.store.begin().await.unwrap();
+    for slot in 0..8 {
+        let look = format!("select count(*) from inbox_seen_{slot}");
+        sqlx::query(AssertSqlSafe(look)).execute(&mut *user).await.unwrap();
+    }
+    let inbox = place.inbox();
+    assert!(!inbox.rotate().await.unwrap());
+    assert!(place.enter("m-1").await);
+    user.rollback().await.unwrap();
+    assert!(inbox.rotate().await.unwrap());
+    assert!(!place.enter("m-1").await);
+}
+
+async fn a_user_who_may_not_truncate_is_told_so(server: Shared) {
+    let place = Place::opened(server).await;
+    place.at_hundredth(50).await;
+    let (name, user) = (place.database.name().to_owned(), format!("clerk{}", fastrand::u32(..)));
+    let grants = format!(
+        "create user '{user}'@'%' identified by 'Clerk-7-secret';
+        grant select, insert, update, delete, lock tables on `{name}`.* to '{user}'@'%'"
+    );
+    place.database.run_as_admin(&grants).unwrap();
+    let url = place.database.url();
+    let (scheme, rest) = url.split_once("://").unwrap();
+    let (_, host) = rest.rsplit_once('@').unwrap();
+    let store = MySqlStore::open(format!("{scheme}://{user}:Clerk-7-secret@{host}")).await.unwrap();
+    let error = MySqlInbox::new(&store).rotate().await.unwrap_err();
+    place.database.run_as_admin(&format!("drop user '{user}'@'%'")).unwrap();
+    assert_eq!(error.kind(), StoreErrorKind::Rejected);
+    assert!(error.to_string().contains("grant DROP"), "{error}");
+    // It holds up nobody.
+    assert!(place.inbox().rotate().await.unwrap());
+}
+
+/// I1: names of callers come again, and a call must not take the marks of an earlier one for its own.
+async fn who_has_a_mark_and_asks_again_with_others_is_told_so(server: Shared) {
+    let place = Place::migrated(server).await;
+    let inbox = place.inbox();
+    let hour = Duration::from_hours(1);
+    assert_eq!(inbox.take("billing", &["m-1", "m-3"], "me", hour).await.unwrap(), [true, true]);
+    assert_eq!(inbox.take("billing", &["m-3", "m-2", "m-1"], "me", hour).await.unwrap(), [false, true, false]);
+    assert_eq!(inbox.take("billing", &["a", "A", "a ", "m-1"], "me", hour).await.unwrap(), [true, true, true, false]);
+}
