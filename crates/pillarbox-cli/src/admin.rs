@@ -6,7 +6,7 @@ use axum::{Router, response::Redirect, routing::get};
 use clap::Args as ClapArgs;
 use pillarbox_admin::{Access, Admin, Limits, Redaction, Tokens};
 
-use crate::{error::Error, interrupt::interrupted, out, store::Database};
+use crate::{error::Error, interrupt::interrupted, letters::Tables, out, store::Database};
 
 const PLACE: &str = "/api/admin";
 /// Tokens themselves, for where there are no files. No flag: a command line can be read by everybody.
@@ -20,6 +20,8 @@ const TOKENS: &str = "PILLARBOX_ADMIN_TOKENS";
 pub(crate) struct Args {
     #[command(flatten)]
     database: Database,
+    #[command(flatten)]
+    tables: Tables,
     /// Where to listen; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8420", env = "PILLARBOX_ADMIN_LISTEN")]
     listen: SocketAddr,
@@ -76,7 +78,11 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
         largest_page: args.largest_page,
         ..Limits::default()
     };
-    let admin = Admin::new(store, access).redact(redaction).limits(limits);
+    let letters = args.tables.letters(&store).await?;
+    let mut admin = Admin::new(store, access).redact(redaction).limits(limits);
+    if let Some(letters) = letters {
+        admin = admin.letters(letters);
+    }
     let page = format!("{PLACE}/docs");
     let root = get(move || std::future::ready(Redirect::temporary(&page)));
     let service = Router::new().nest(PLACE, admin.router()).route("/", root);

@@ -12,6 +12,7 @@ mod demo;
 mod error;
 mod events;
 mod interrupt;
+mod letters;
 mod migrate;
 mod out;
 mod relay;

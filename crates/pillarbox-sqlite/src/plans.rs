@@ -12,8 +12,8 @@ use pillarbox_core::{
     Delivery, Event, Outbox,
     domain::{Key, NodeId, Partition, PartitionSet, Seq, Status},
     port::{
-        AdminStore as _, Candidate, InboxUpkeep as _, Joining, OwnStore as _, Position, Query, ReadStore as _, Scan, Taken,
-        UpkeepStore as _,
+        AdminStore as _, Candidate, InboxUpkeep as _, Joining, OwnStore as _, Position, Query, ReadStore as _, Scan,
+        Taken, UpkeepStore as _,
     },
 };
 use sqlx::{AssertSqlSafe, Row as _};

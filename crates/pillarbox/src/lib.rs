@@ -53,11 +53,11 @@ pub use pillarbox_inbox as inbox;
 #[cfg(feature = "macros")]
 pub use pillarbox_macros::{OutboxEvent, handlers};
 #[cfg(feature = "mysql")]
-pub use pillarbox_mysql::{MySqlStore, Options as MySqlOptions};
+pub use pillarbox_mysql::{MySqlInbox, MySqlStore, Options as MySqlOptions};
 #[cfg(feature = "opentelemetry")]
 pub use pillarbox_opentelemetry as opentelemetry;
 #[cfg(feature = "postgres")]
-pub use pillarbox_postgres::{Options as PostgresOptions, PostgresStore, PostgresTransaction};
+pub use pillarbox_postgres::{Options as PostgresOptions, PostgresInbox, PostgresStore, PostgresTransaction};
 #[cfg(feature = "sqlite")]
 pub use pillarbox_sqlite::{Durability, Options as SqliteOptions, SqliteInbox, SqliteStore, SqliteTransaction};
 #[cfg(feature = "testing")]

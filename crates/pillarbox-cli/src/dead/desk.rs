@@ -15,7 +15,7 @@ use reqwest::{Client, Method, Url, redirect};
 use serde_json::Value;
 use tower::ServiceExt as _;
 
-use crate::{error::Error, store::Database};
+use crate::{error::Error, letters::Tables, store::Database};
 
 /// The environment's token for the API. No flag: a command line can be read by everybody.
 const TOKEN: &str = "PILLARBOX_TOKEN";
@@ -32,6 +32,8 @@ pub(super) struct Desk {
     /// The schema that the tables lie in; for MySQL and MariaDB the database. Default: the connection's own.
     #[arg(long, value_name = "NAME", env = "PILLARBOX_SCHEMA")]
     schema: Option<String>,
+    #[command(flatten)]
+    tables: Tables,
     /// The API instead of a database, such as https://ops.example.org/api/admin. It goes before --db.
     #[arg(long, value_name = "URL", env = "PILLARBOX_API")]
     api: Option<String>,
@@ -51,7 +53,12 @@ impl Desk {
                 let database = Database::new(db, &self.prefix, self.schema.as_deref());
                 let store = database.open_migrated().await?;
                 let access = Access::everybody(Identity::operator(self.who()));
-                Ok(Api::Here(Admin::new(store, access).limits(Limits::unhurried()).router()))
+                let letters = self.tables.letters(&store).await?;
+                let mut admin = Admin::new(store, access).limits(Limits::unhurried());
+                if let Some(letters) = letters {
+                    admin = admin.letters(letters);
+                }
+                Ok(Api::Here(admin.router()))
             }
             (None, None) => Err(Error::new("neither a database nor an API is given")
                 .advice("--db URL or PILLARBOX_DB for a database, --api URL or PILLARBOX_API for an API")),

@@ -283,3 +283,50 @@ fn mistakes_say_what_to_do() {
     let missing = Path::new("/no/such/file").display().to_string();
     assert!(bad(&["--api", "http://127.0.0.1:1", "--token-file", &missing], &["list"]).contains("can't be read"));
 }
+
+/// A consumer on the same database has given up a message.
+fn park(file: &File) -> String {
+    use pillarbox::{
+        SqliteInbox, SqliteStore,
+        inbox::{DeadLetters, Parked},
+        port::{InboxUpkeep as _, Incoming},
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = SqliteStore::open(file.url()).await.unwrap();
+        let tables = SqliteInbox::new(&store);
+        tables.migrate().await.unwrap();
+        let message = Incoming {
+            topic: "orders".into(),
+            content_type: "application/json".into(),
+            attributes: vec![("id".into(), "e-1".into()), ("type".into(), "OrderPaid".into())],
+            payload: "{\"n\": 1}".into(),
+            ..Incoming::default()
+        };
+        let parked = Parked { consumer: "billing", message: &message, reason: "card declined", attempts: 3 };
+        DeadLetters::new(tables).park(&parked).await.unwrap().to_string()
+    })
+}
+
+#[test]
+fn dead_letters_of_consumers_are_in_the_same_list_with_their_origin() {
+    let file = File::new();
+    let letter = park(&file);
+    let listed = pillarbox(&["dead", "list", "--db", &file.url(), "--json"]);
+    assert!(listed.status.success(), "{}", stderr(&listed));
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    for words in ["billing", "OrderPaid", "card declined", &letter, &id(1), "outbox"] {
+        assert!(listed.contains(words), "{words}: {listed}");
+    }
+    let shown = pillarbox(&["dead", "show", &letter, "--db", &file.url(), "--json"]);
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("orders"), "{}", stderr(&shown));
+    let replayed = pillarbox(&["dead", "replay", &letter, "--db", &file.url()]);
+    assert!(!replayed.status.success());
+    assert!(stderr(&replayed).contains("no sink"), "{}", stderr(&replayed));
+    let discarded = pillarbox(&["dead", "discard", &letter, "--db", &file.url(), "--because", "a test"]);
+    assert!(discarded.status.success(), "{}", stderr(&discarded));
+    assert_eq!(file.ask("select status from inbox_letter").as_deref(), Some("DISCARDED"));
+    // Tables of another name are others' letters.
+    let listed = pillarbox(&["dead", "list", "--db", &file.url(), "--json", "--inbox-prefix", "other_"]);
+    assert!(!String::from_utf8(listed.stdout).unwrap().contains("billing"));
+}
