@@ -95,7 +95,7 @@ fn wanted_of_inbox(name: &str) -> &'static [&'static str] {
     match name {
         "guard take" => &["Conflict Arbiter Indexes: inbox_guard_pkey"],
         "guard release" => &["using inbox_guard_pkey"],
-        "guard purge" => &["using inbox_guard_pkey", "using inbox_guard_expiry"],
+        "guard purge" => &["Tid Scan on inbox_guard", "using inbox_guard_expiry"],
         "letters insert" => &["Insert on inbox_letter"],
         "letters replace" | "letters find" => &["using inbox_letter_pkey"],
         "letters list" => &["using inbox_letter_newest"],

@@ -22,12 +22,10 @@ statements!(GuardSql {
         returning message",
     /// By primary key.
     release: "delete from {guard} where consumer = $1 and message = any($2::text[]) and taken_by = $3",
-    /// By the index on their end. Those that are being taken over are left to that.
-    purge: "delete from {guard} as mark using (
-            select consumer, message from {guard} where expires_at <= {now} order by expires_at limit $1
-            for update skip locked
-        ) as over
-        where mark.consumer = over.consumer and mark.message = over.message",
+    /// By the index on their end, and then by place: they are locked, and don't move. Those that are being taken over are
+    /// left to that.
+    purge: "delete from {guard} where ctid = any(array(
+        select ctid from {guard} where expires_at <= {now} order by expires_at limit $1 for update skip locked))",
 });
 
 impl GuardStore for PostgresInbox {

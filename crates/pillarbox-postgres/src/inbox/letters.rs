@@ -81,9 +81,9 @@ statements!(LetterSql {
     count: concat!("select count(*) from {letter} where ", matching!()),
     /// By the index on their status.
     count_status: concat!("select count(*) from {letter} where status = $1::text and ", matching!()),
-    /// By the index on their end.
-    purge: "delete from {letter} where status <> 'PENDING' and id in (select id from {letter}
-        where finished_at < $1 and status <> 'PENDING' order by finished_at limit $2 for update skip locked)",
+    /// By the index on their end, and then by primary key.
+    purge: "delete from {letter} where id = any(array(select id from {letter}
+        where finished_at < $1 and status <> 'PENDING' order by finished_at limit $2 for update skip locked))",
 });
 
 impl LetterStore for PostgresInbox {
