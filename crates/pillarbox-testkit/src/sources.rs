@@ -27,6 +27,11 @@ pub const WAIT: Duration = Duration::from_millis(500);
 
 /// A place on a broker that no other test has.
 pub trait Place: sinks::Place {
+    /// Why there is no such server here, if it is one that can't be had everywhere.
+    fn missing() -> Option<String> {
+        None
+    }
+
     /// The adapter.
     type Source: Source;
 

@@ -28,7 +28,7 @@ fn message(topic: &str) -> Message {
         key: None,
         id,
         content_type: "application/json".into(),
-        attributes: vec![("id", id.to_string())],
+        attributes: vec![("id".into(), id.to_string())],
         headers: Vec::new(),
         payload: "1".into(),
     }
