@@ -27,7 +27,7 @@ pub const WAIT: Duration = Duration::from_millis(500);
 
 /// A place on a broker that no other test has.
 pub trait Place: sinks::Place {
-    /// Why there is no such server here, if it is one that can't be had everywhere.
+    /// Why the exam can't be held here, if so: a server that is not there. It is left out then, with these words.
     fn missing() -> Option<String> {
         None
     }

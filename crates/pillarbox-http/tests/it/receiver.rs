@@ -204,7 +204,7 @@ pub(crate) fn message(topic: &str) -> Message {
         key: Some(Key::from(id.to_string())),
         id,
         content_type: "application/json".into(),
-        attributes: vec![("specversion", "1.0".into()), ("id", id.to_string())],
+        attributes: vec![("specversion".into(), "1.0".into()), ("id".into(), id.to_string())],
         headers: Vec::new(),
         payload: Bytes::from_static(b"{}"),
     }

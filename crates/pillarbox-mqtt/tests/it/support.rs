@@ -164,7 +164,7 @@ pub(crate) fn message(topic: &Arc<str>, payload: impl Into<Bytes>) -> Message {
         key: None,
         id,
         content_type: "application/json".into(),
-        attributes: vec![("id", id.to_string())],
+        attributes: vec![("id".into(), id.to_string())],
         headers: Vec::new(),
         payload: payload.into(),
     }
