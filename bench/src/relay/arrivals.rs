@@ -81,7 +81,7 @@ impl Inbox {
 /// Which of the events there were, and the last of each key.
 #[derive(Debug)]
 pub(super) struct Seen {
-    events: Vec<bool>,
+    there: Vec<bool>,
     missing: usize,
     last: Vec<Option<usize>>,
 }
@@ -89,7 +89,7 @@ pub(super) struct Seen {
 impl Seen {
     /// Events from 0 on; those whose numbers have the same rest by `keys` have the same key.
     pub(super) fn new(events: usize, keys: usize) -> Self {
-        Self { events: vec![false; events], missing: events, last: vec![None; keys] }
+        Self { there: vec![false; events], missing: events, last: vec![None; keys] }
     }
 
     /// Takes messages until all are there.
@@ -107,8 +107,8 @@ impl Seen {
     }
 
     fn take(&mut self, number: usize) -> Result<()> {
-        let seen = self.events.get_mut(number).ok_or_else(|| format!("event {number} was never written"))?;
-        if std::mem::replace(seen, true) {
+        let there = self.there.get_mut(number).ok_or_else(|| format!("event {number} was never written"))?;
+        if std::mem::replace(there, true) {
             return Err(format!("event {number} has arrived twice").into());
         }
         self.missing -= 1;

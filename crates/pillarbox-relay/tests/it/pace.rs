@@ -85,7 +85,7 @@ async fn send_all(sink: &Crowd, events: usize) {
     let store = MemoryStore::new();
     let rules = Arc::new(Rules::new([], ["sink".into()]));
     let outlet = Outlet::new("sink", Arc::new(sink.clone()), rules).batch(10);
-    let outbox = Outbox::multi_node(store.clone()).workers(64).handle_every(outlet).start().await.unwrap();
+    let outbox = Outbox::multi_node(store.clone()).workers(64).handle_every(outlet).start().await.expect("an outbox");
     write(&outbox, (0..events).map(|n| Event::builder("Placed").key(format!("k{n}")))).await;
     until_found(&store, Status::Done, events).await;
     outbox.shutdown().await;
@@ -153,7 +153,7 @@ async fn send_slowly(sink: Slow, timeout: Duration) {
     // A handler would have far less time than the last message waits.
     let builder = Outbox::multi_node(store.clone()).workers(64).handler_timeout(Duration::from_millis(20));
     // And nobody a second attempt.
-    let outbox = builder.retry(RetryPolicy::never()).handle_every(outlet).start().await.unwrap();
+    let outbox = builder.retry(RetryPolicy::never()).handle_every(outlet).start().await.expect("an outbox");
     write(&outbox, (0..40).map(|n| Event::builder("Placed").key(format!("k{n}")))).await;
     until_found(&store, Status::Done, 40).await;
     outbox.shutdown().await;
