@@ -124,9 +124,8 @@ pub(crate) fn stock(state: Option<Stock>, heard: Word, in_stock: bool) -> Step<S
         (None, Word::OrderPlaced) if in_stock => (Reserved, Some(Word::StockReserved)),
         (None, Word::OrderPlaced) => (Rejected, Some(Word::StockRejected)),
         (Some(Reserved), Word::OrderConfirmed) => (Shipped, None),
-        (Some(Reserved), Word::PaymentDeclined | Word::OrderTimedOut) => (Released, None),
-        // Both came: the order timed out while the payment was declined.
-        (Some(Released), Word::PaymentDeclined | Word::OrderTimedOut) => (Released, None),
+        // Both come when the order times out while the payment is declined.
+        (Some(Reserved | Released), Word::PaymentDeclined | Word::OrderTimedOut) => (Released, None),
         (Some(Rejected), Word::OrderTimedOut) => (Rejected, None),
         (None, Word::OrderTimedOut) | (Some(Void), Word::OrderPlaced) => (Void, None),
         (state, heard) => return Err(Contradiction::of(&state, heard)),
@@ -225,7 +224,7 @@ mod tests {
 
     impl World {
         fn tell(&mut self, told: Option<Word>) {
-            for word in told {
+            if let Some(word) = told {
                 self.on_the_way.extend(hearers(word).iter().map(|service| (*service, word)));
             }
         }

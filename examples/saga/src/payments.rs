@@ -1,4 +1,7 @@
-//! The payment service: charges, declines and refunds. Its bank does not always answer, and does not touch frozen accounts.
+//! The payment service: charges, declines and refunds. Its bank does not always answer, and does not touch frozen accounts; for
+//! some it takes so long to say that it has paid that the order has timed out.
+
+use std::time::Duration;
 
 use pillarbox::prelude::*;
 use sqlx::SqliteConnection;
@@ -15,7 +18,8 @@ pub(crate) const TABLES: &str = "
     create table if not exists account (
         customer text primary key not null,
         cents integer not null,
-        frozen integer not null
+        frozen integer not null,
+        late real not null -- seconds that the bank's word takes
     ) strict;
     create table if not exists booking (
         order_id text not null,
@@ -33,6 +37,12 @@ pub(crate) const TABLES: &str = "
 /// One in so many charges finds that the bank does not answer.
 const SILENCE: u32 = 25;
 
+struct Account {
+    balance: i64,
+    frozen: bool,
+    late: Duration,
+}
+
 pub(crate) async fn run(place: Place) -> Result<(), Failure> {
     let service = Service::start("payment", place).await?;
     sqlx::raw_sql(TABLES).execute(service.pool()).await?;
@@ -49,7 +59,7 @@ pub(crate) async fn run(place: Place) -> Result<(), Failure> {
 async fn hear(mut work: Work<SqliteStore>, heard: Heard) -> Result<(), HandlerError> {
     let order = &heard.order;
     let state = load(&mut work, &order.id).await?;
-    let (balance, frozen) = account(&mut work, &order.customer).await?;
+    let Account { balance, frozen, late } = account(&mut work, &order.customer).await?;
     let (next, told) =
         payment(state, heard.word, balance >= order.cents).map_err(|error| HandlerError::from(error).permanent())?;
     match (state, next) {
@@ -71,7 +81,9 @@ async fn hear(mut work: Work<SqliteStore>, heard: Heard) -> Result<(), HandlerEr
     let upsert = sqlx::query(upsert).bind(&order.id).bind(&order.customer).bind(order.cents).bind(next.name());
     upsert.execute(&mut *work).await?;
     if let Some(word) = told {
-        work.write(heard.answer(word)).await?;
+        let answer = heard.answer(word);
+        let is_late = word == Word::PaymentTaken && !late.is_zero();
+        work.write(if is_late { answer.deliver_after(late) } else { answer }).await?;
     }
     Ok(())
 }
@@ -84,9 +96,11 @@ async fn load(database: &mut SqliteConnection, id: &str) -> Result<Option<Paymen
         .ok_or_else(|| HandlerError::msg(format!("{id} has the state {name}, which is none")))
 }
 
-async fn account(database: &mut SqliteConnection, customer: &str) -> Result<(i64, bool), HandlerError> {
-    let found = sqlx::query_as("select cents, frozen from account where customer = ?").bind(customer);
-    Ok(found.fetch_optional(database).await?.unwrap_or((0, false)))
+async fn account(database: &mut SqliteConnection, customer: &str) -> Result<Account, HandlerError> {
+    let found = sqlx::query_as("select cents, frozen, late from account where customer = ?").bind(customer);
+    // Who has no account has no money.
+    let (balance, frozen, late) = found.fetch_optional(database).await?.unwrap_or((0, false, 0.0));
+    Ok(Account { balance, frozen, late: Duration::try_from_secs_f64(late)? })
 }
 
 /// Moves money, and keeps that it was moved.

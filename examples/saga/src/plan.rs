@@ -1,6 +1,6 @@
 //! Who orders what, and what there is at the beginning: all of it follows from the seed.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use sqlx::{Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
 
@@ -25,6 +25,8 @@ pub(crate) struct Plan {
 pub(crate) struct Account {
     pub(crate) cents: i64,
     pub(crate) frozen: Frozen,
+    /// The bank's word takes longer than an order may wait.
+    pub(crate) late: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,11 +57,11 @@ impl Plan {
             .collect();
         let total: i64 = orders.iter().map(|order| order.cents).sum();
         let account = |number: usize| match number % 10 {
-            0 => Account { cents: total, frozen: Frozen::AtFirst },
-            1 => Account { cents: total, frozen: Frozen::ToTheEnd },
+            0 => Account { cents: total, frozen: Frozen::AtFirst, late: false },
+            1 => Account { cents: total, frozen: Frozen::ToTheEnd, late: false },
             // Enough for an order or two.
-            2 | 3 => Account { cents: 4_000, frozen: Frozen::Never },
-            _ => Account { cents: total, frozen: Frozen::Never },
+            2 | 3 => Account { cents: 4_000, frozen: Frozen::Never, late: false },
+            number => Account { cents: total, frozen: Frozen::Never, late: number == 4 },
         };
         let accounts = (0..customers).map(|number| (format!("customer-{number:03}"), account(number))).collect();
         let wanted =
@@ -77,7 +79,7 @@ impl Plan {
     }
 
     /// Makes the three files, with what there is at the beginning.
-    pub(crate) async fn open_shop(&self, folder: &Path) -> Result<(), Failure> {
+    pub(crate) async fn open_shop(&self, folder: &Path, timeout: Duration) -> Result<(), Failure> {
         let mut database = create(folder, "order", orders::TABLES).await?;
         database.close().await?;
         database = create(folder, "inventory", inventory::TABLES).await?;
@@ -88,8 +90,10 @@ impl Plan {
         database.close().await?;
         database = create(folder, "payment", payments::TABLES).await?;
         for (customer, account) in &self.accounts {
-            let insert = sqlx::query("insert into account (customer, cents, frozen) values (?, ?, ?)").bind(customer);
-            insert.bind(account.cents).bind(account.frozen != Frozen::Never).execute(&mut database).await?;
+            let insert = sqlx::query("insert into account (customer, cents, frozen, late) values (?, ?, ?, ?)");
+            let insert = insert.bind(customer).bind(account.cents).bind(account.frozen != Frozen::Never);
+            let late = if account.late { timeout.as_secs_f64() * 2.0 } else { 0.0 };
+            insert.bind(late).execute(&mut database).await?;
         }
         database.close().await?;
         Ok(())

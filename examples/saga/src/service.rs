@@ -31,7 +31,7 @@ pub(crate) struct Place {
     #[arg(long)]
     pub(crate) stream: String,
     /// How long an order may wait for its end.
-    #[arg(long, value_parser = duration, default_value = "6s")]
+    #[arg(long, value_parser = duration, default_value = "4s")]
     pub(crate) timeout: Duration,
 }
 
@@ -49,7 +49,7 @@ impl Service {
         let rule = Rule {
             name: "all".into(),
             sinks: vec!["nats".into()],
-            topic: Some(Template::new(&format!("{}.{{event_type}}", place.stream))?),
+            topic: Some(Template::new(format!("{}.{{event_type}}", place.stream))?),
             ..Rule::default()
         };
         let sink = Arc::new(sink(&place.nats, &place.stream)?);

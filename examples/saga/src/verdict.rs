@@ -1,5 +1,8 @@
 //! The count at the end: three files, plain SQL, nothing of Pillarbox and nothing of the services' own logic.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,

@@ -54,7 +54,7 @@ impl Crew {
             drop(process.stdin.take());
         }
         for (service, mut process) in SERVICES.iter().zip(self.processes) {
-            let ended = tokio::time::timeout(Duration::from_secs(60), process.wait()).await;
+            let ended = tokio::time::timeout(Duration::from_mins(1), process.wait()).await;
             let status = ended.map_err(|_| format!("the {service} service does not end"))??;
             if !status.success() {
                 let log = self.ground.log(service);

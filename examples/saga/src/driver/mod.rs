@@ -15,7 +15,6 @@ use pillarbox::port::{Message, Sink as _};
 use pillarbox_nats::NatsSink;
 use pillarbox_relay::{Mode, Target, message};
 use pillarbox_servers::Nats;
-use tempfile::TempDir;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use self::{
@@ -46,7 +45,7 @@ pub(crate) struct Trial {
     #[arg(long, value_parser = duration, default_value = "700ms")]
     kill_every: Duration,
     /// How long an order may wait for its end.
-    #[arg(long, value_parser = duration, default_value = "6s")]
+    #[arg(long, value_parser = duration, default_value = "4s")]
     timeout: Duration,
     /// What the orders and the kills follow from. A new one unless told otherwise.
     #[arg(long)]
@@ -77,7 +76,7 @@ pub(crate) async fn run(trial: Trial) -> Result<bool, Failure> {
     let stream = format!("saga-{:x}", fastrand::u64(..));
     println!("{} orders, a kill every {:?}, seed {seed}, in {}", trial.orders, trial.kill_every, folder.display());
 
-    plan.open_shop(&folder).await?;
+    plan.open_shop(&folder, trial.timeout).await?;
     let ground = Ground { folder: folder.clone(), nats, stream, timeout: trial.timeout };
     let ended = Driver::start(&trial, &plan, ground, seed).await?.run().await;
     if let Err(error) = &ended {
@@ -85,13 +84,9 @@ pub(crate) async fn run(trial: Trial) -> Result<bool, Failure> {
     }
     let agrees = verdict::tell(&folder, &plan).await? && ended.is_ok();
     if !agrees && trial.folder.is_none() {
-        println!("databases and logs are in {}", keep(temporary).display());
+        println!("databases and logs are in {}", temporary.keep().display());
     }
     Ok(agrees)
-}
-
-fn keep(folder: TempDir) -> PathBuf {
-    folder.keep()
 }
 
 struct Driver<'a> {
