@@ -60,7 +60,8 @@ impl Plan {
             0 => Account { cents: total, frozen: Frozen::AtFirst, late: false },
             1 => Account { cents: total, frozen: Frozen::ToTheEnd, late: false },
             // Enough for an order or two.
-            2 | 3 => Account { cents: 4_000, frozen: Frozen::Never, late: false },
+            2 => Account { cents: 4_000, frozen: Frozen::Never, late: false },
+            3 => Account { cents: 0, frozen: Frozen::Never, late: false },
             number => Account { cents: total, frozen: Frozen::Never, late: number == 4 },
         };
         let accounts = (0..customers).map(|number| (format!("customer-{number:03}"), account(number))).collect();
@@ -92,7 +93,7 @@ impl Plan {
         for (customer, account) in &self.accounts {
             let insert = sqlx::query("insert into account (customer, cents, frozen, late) values (?, ?, ?, ?)");
             let insert = insert.bind(customer).bind(account.cents).bind(account.frozen != Frozen::Never);
-            let late = if account.late { timeout.as_secs_f64() * 2.0 } else { 0.0 };
+            let late = if account.late { timeout.as_secs_f64() * 1.5 } else { 0.0 };
             insert.bind(late).execute(&mut database).await?;
         }
         database.close().await?;

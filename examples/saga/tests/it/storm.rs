@@ -14,7 +14,7 @@ async fn services_that_are_killed_at_random_agree_in_the_end_and_a_second_charge
     let folder = TempDir::new().unwrap();
     let path = folder.path().to_str().unwrap();
     let nats = Shared::Nats.url();
-    let pace = ["--rate", "30", "--kill-every", "300ms", "--timeout", "2s", "--within", "2m"];
+    let pace = ["--rate", "30", "--kill-every", "300ms", "--timeout", "5s", "--within", "2m"];
     let place = ["--orders", ORDERS, "--seed", SEED, "--nats", &nats, "--folder", path];
     let (output, words) = saga(&[&place[..], &pace[..]].concat());
     assert!(output.status.success(), "{words}");
