@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// environment's PILLARBOX_ADMIN_TOKENS is read as such a file.
     #[arg(long, value_name = "FILE", env = "PILLARBOX_ADMIN_TOKEN_FILE")]
     token_file: Option<PathBuf>,
-    /// Hide from viewers what is at this path of a payload, such as $.card.number, $.items[*].price or $..email; may be
+    /// Hide from viewers what is at this path of a payload, such as `$.card.number`, `$.items[*].price` or `$..email`; may be
     /// given several times.
     #[arg(long, value_name = "PATH", env = "PILLARBOX_ADMIN_REDACT", value_delimiter = ';')]
     redact: Vec<String>,

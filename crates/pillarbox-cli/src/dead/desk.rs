@@ -34,7 +34,7 @@ pub(super) struct Desk {
     schema: Option<String>,
     #[command(flatten)]
     tables: Tables,
-    /// The API instead of a database, such as https://ops.example.org/api/admin. It goes before --db.
+    /// The API instead of a database, such as `https://ops.example.org/api/admin`. It goes before --db.
     #[arg(long, value_name = "URL", env = "PILLARBOX_API")]
     api: Option<String>,
     /// The file with the token for the API; else the environment's PILLARBOX_TOKEN is one.
