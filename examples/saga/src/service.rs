@@ -16,6 +16,7 @@ use tokio::io::AsyncReadExt as _;
 use crate::{
     Failure, duration,
     events::{Heard, Told},
+    forgetful::Forgetful,
 };
 
 /// Where a service finds what it needs.
@@ -31,7 +32,7 @@ pub(crate) struct Place {
     #[arg(long)]
     pub(crate) stream: String,
     /// How long an order may wait for its end.
-    #[arg(long, value_parser = duration, default_value = "4s")]
+    #[arg(long, value_parser = duration, default_value = "6s")]
     pub(crate) timeout: Duration,
 }
 
@@ -77,7 +78,7 @@ impl Service {
             // What was in the hands of a process that was killed comes again after this.
             .again_after(Duration::from_secs(2))
             .wait(Duration::from_millis(500));
-        let source = Options::new(nats).subscribe(subscription)?;
+        let source = Forgetful(Options::new(nats).subscribe(subscription)?);
         let letters = dead_letters(&self.store, nats, stream)?;
         Ok(Consumer::builder(self.name, source, letters)
             .inbox(Inbox::new(SqliteInbox::new(&self.store)), &self.outbox)

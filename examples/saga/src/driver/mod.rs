@@ -45,7 +45,7 @@ pub(crate) struct Trial {
     #[arg(long, value_parser = duration, default_value = "700ms")]
     kill_every: Duration,
     /// How long an order may wait for its end.
-    #[arg(long, value_parser = duration, default_value = "4s")]
+    #[arg(long, value_parser = duration, default_value = "6s")]
     timeout: Duration,
     /// What the orders and the kills follow from. A new one unless told otherwise.
     #[arg(long)]
