@@ -10,7 +10,7 @@ use crate::{
     service::{Place, Service, hears},
 };
 
-/// The tables, if they are not there. Every move of stock is kept; nothing but the inbox keeps one from being made twice.
+/// The tables, if they are not there. Every move of stock is kept, and nothing here would refuse a second one.
 pub(crate) const TABLES: &str = "
     create table if not exists stock (item text primary key not null, quantity integer not null) strict;
     create table if not exists move (order_id text not null, item text not null, quantity integer not null) strict;

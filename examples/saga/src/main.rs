@@ -11,6 +11,7 @@
 //! | `choreography` | who does what when he hears what: pure, and tested in all orders |
 //! | `events` | what goes over the broker |
 //! | `service` | what the services have in common: outbox, inbox, dead letters |
+//! | `forgetful` | a broker that loses acknowledgements |
 //! | `orders`, `inventory`, `payments` | the services |
 //! | `driver` | the customer, the killer and the person who mends |
 //! | `plan` | who orders what, and what there is at the beginning |
@@ -19,6 +20,7 @@
 mod choreography;
 mod driver;
 mod events;
+mod forgetful;
 mod inventory;
 mod orders;
 mod payments;

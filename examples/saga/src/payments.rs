@@ -13,7 +13,7 @@ use crate::{
     service::{Place, Service, hears},
 };
 
-/// The tables, if they are not there. Every booking is kept; nothing but the inbox keeps one from being made twice.
+/// The tables, if they are not there. Every booking is kept, and nothing here would refuse a second one.
 pub(crate) const TABLES: &str = "
     create table if not exists account (
         customer text primary key not null,

@@ -16,6 +16,7 @@ use tokio::io::AsyncReadExt as _;
 use crate::{
     Failure, duration,
     events::{Heard, Told},
+    forgetful::Forgetful,
 };
 
 /// Where a service finds what it needs.
@@ -31,8 +32,11 @@ pub(crate) struct Place {
     #[arg(long)]
     pub(crate) stream: String,
     /// How long an order may wait for its end.
-    #[arg(long, value_parser = duration, default_value = "4s")]
+    #[arg(long, value_parser = duration, default_value = "6s")]
     pub(crate) timeout: Duration,
+    /// Does again what comes again, to show what the inbox is for.
+    #[arg(long)]
+    pub(crate) without_inbox: bool,
 }
 
 pub(crate) struct Service {
@@ -72,15 +76,15 @@ impl Service {
 
     /// The consumer, to be given its handlers. It hears everything, and takes what it has a handler for.
     pub(crate) fn consumer(&self) -> Result<Builder<WithInbox<SqliteStore, SqliteInbox>>, Failure> {
-        let Place { nats, stream, .. } = &self.place;
+        let Place { nats, stream, without_inbox, .. } = &self.place;
         let subscription = Subscription::new(stream, self.name)
             // What was in the hands of a process that was killed comes again after this.
             .again_after(Duration::from_secs(2))
             .wait(Duration::from_millis(500));
-        let source = Options::new(nats).subscribe(subscription)?;
+        let source = Forgetful(Options::new(nats).subscribe(subscription)?);
         let letters = dead_letters(&self.store, nats, stream)?;
         Ok(Consumer::builder(self.name, source, letters)
-            .inbox(Inbox::new(SqliteInbox::new(&self.store)), &self.outbox)
+            .inbox(Inbox::new(SqliteInbox::new(&self.store)).enabled(!without_inbox), &self.outbox)
             .on_unknown(OnUnknown::Skip)
             .retry(
                 RetryPolicy::exponential(Duration::from_millis(20))

@@ -13,6 +13,7 @@ pub(super) struct Ground {
     pub(super) nats: String,
     pub(super) stream: String,
     pub(super) timeout: Duration,
+    pub(super) without_inbox: bool,
 }
 
 pub(super) struct Crew {
@@ -77,6 +78,9 @@ impl Ground {
         command.arg(service).arg("--db").arg(self.folder.join(format!("{service}.db")));
         command.args(["--nats", &self.nats, "--stream", &self.stream]);
         command.arg("--timeout").arg(format!("{}ms", self.timeout.as_millis()));
+        if self.without_inbox {
+            command.arg("--without-inbox");
+        }
         // The standard input is what they end with, also when this process is killed.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
         Ok(command.spawn()?)

@@ -45,7 +45,7 @@ pub(crate) struct Trial {
     #[arg(long, value_parser = duration, default_value = "700ms")]
     kill_every: Duration,
     /// How long an order may wait for its end.
-    #[arg(long, value_parser = duration, default_value = "4s")]
+    #[arg(long, value_parser = duration, default_value = "6s")]
     timeout: Duration,
     /// What the orders and the kills follow from. A new one unless told otherwise.
     #[arg(long)]
@@ -56,6 +56,9 @@ pub(crate) struct Trial {
     /// Where the databases and logs go, and stay. Without it, they go when all agrees.
     #[arg(long)]
     folder: Option<PathBuf>,
+    /// Lets the services do again what comes again: the verdict tells what the inbox is for.
+    #[arg(long)]
+    without_inbox: bool,
     /// When the trial is given up.
     #[arg(long, value_parser = duration, default_value = "10m")]
     within: Duration,
@@ -77,7 +80,8 @@ pub(crate) async fn run(trial: Trial) -> Result<bool, Failure> {
     println!("{} orders, a kill every {:?}, seed {seed}, in {}", trial.orders, trial.kill_every, folder.display());
 
     plan.open_shop(&folder, trial.timeout).await?;
-    let ground = Ground { folder: folder.clone(), nats, stream, timeout: trial.timeout };
+    let ground =
+        Ground { folder: folder.clone(), nats, stream, timeout: trial.timeout, without_inbox: trial.without_inbox };
     let ended = Driver::start(&trial, &plan, ground, seed).await?.run().await;
     if let Err(error) = &ended {
         println!("the trial was given up: {error}");

@@ -36,3 +36,14 @@ async fn services_that_are_killed_at_random_agree_in_the_end_and_a_second_charge
     assert_eq!(output.status.code(), Some(1), "{words}");
     assert!(words.contains(&format!("WRONG: {id} was charged 2 times")), "{words}");
 }
+
+#[test]
+fn without_the_inbox_the_verdict_names_what_was_heard_twice() {
+    let folder = TempDir::new().unwrap();
+    let nats = Shared::Nats.url();
+    let place = ["--orders", ORDERS, "--seed", SEED, "--nats", &nats, "--folder", folder.path().to_str().unwrap()];
+    // One acknowledgement in twenty is lost, of hundreds.
+    let (output, words) = saga(&[&place[..], &["--without-inbox", "--timeout", "3s", "--within", "2m"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(words.contains("WRONG: ") && words.contains("a dead letter") && words.contains("can't be"), "{words}");
+}
