@@ -90,7 +90,7 @@ impl Guard {
     }
 
     /// Whether this is the first delivery of a message to a consumer, within the time of a mark. Atomic: of callers at once,
-    /// in any processes, one is told `true`.
+    /// in any processes, one is told `true`. After an error the mark may stand all the same: only its answer was lost.
     pub async fn try_process(&self, consumer: &str, message: &str) -> Result<bool, Error> {
         Ok(self.try_process_all(consumer, &[message]).await?[0])
     }
@@ -131,18 +131,35 @@ impl Guard {
     ) -> Result<Result<Guarded<T>, E>, Error> {
         // Of this call alone: another one that comes after the mark's time is over is not freed by a late failure of this.
         let by = pillarbox_core::new_id().to_string();
-        if !self.take(consumer, &[message], &by).await?[0] {
-            return Ok(Ok(Guarded::Already));
+        match self.take(consumer, &[message], &by).await {
+            Ok(answers) if answers[0] => {}
+            Ok(_) => return Ok(Ok(Guarded::Already)),
+            Err(error) => {
+                // The mark may have been made, and only the answer lost: it would keep the next call away.
+                let _ = self.release_by(consumer, message, &by).await;
+                return Err(error);
+            }
         }
         match work.await {
             Ok(done) => Ok(Ok(Guarded::Done(done))),
             Err(error) => {
-                if self.enabled {
-                    self.store.release(consumer, &[message], &by).await?;
-                }
+                self.release_by(consumer, message, &by).await?;
                 Ok(Err(error))
             }
         }
+    }
+
+    /// Whether this is the first delivery, for a caller of this name alone.
+    pub(crate) async fn take_by(&self, consumer: &str, message: &str, by: &str) -> Result<bool, Error> {
+        Ok(self.take(consumer, &[message], by).await?[0])
+    }
+
+    /// Takes off a mark that a caller of this name has made, and nobody else since.
+    pub(crate) async fn release_by(&self, consumer: &str, message: &str, by: &str) -> Result<(), Error> {
+        if self.enabled {
+            self.store.release(consumer, &[message], by).await?;
+        }
+        Ok(())
     }
 
     /// Removes marks whose time is over, a thousand at a time, and says how many. A consumer does it by itself.

@@ -17,7 +17,7 @@ use pillarbox_core::{
     domain::{ERROR_LIMIT, Key, Timestamp, limit},
     port::{
         Actor, Claim, Incoming, Letter, LetterAction, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore,
-        Message, Sink,
+        Message, Sink, SinkError,
     },
 };
 use sha2::{Digest as _, Sha256};
@@ -147,7 +147,8 @@ impl DeadLetters {
         let claimed = self.change(id, |letter| claimed(letter, now, &by, self.most_replays)).await?;
         let message = replayed_message(&claimed);
         let answer = sink.send(std::slice::from_ref(&message)).await;
-        if let Some(Err(error)) = answer.into_iter().next() {
+        let answer = answer.into_iter().next().unwrap_or_else(|| Err(SinkError::failed("the sink gave no answer")));
+        if let Err(error) = answer {
             // Nothing was taken: whoever comes next need not wait for the claim's end.
             self.change(id, |letter| Ok(Letter { claim: None, ..letter.clone() })).await?;
             return Err(error.into());

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pillarbox_core::{
     Event, EventId,
     domain::{JSON, Payload, Timestamp},
-    port::Incoming,
+    port::{Incoming, NAME_LIMIT},
 };
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
@@ -36,7 +36,7 @@ pub(crate) fn facts(message: &Incoming) -> Facts {
     };
     let either = |header: &str, name: &str| message.header(header).map(str::to_owned).or_else(|| attribute(name));
     Facts {
-        id: attribute("id").or_else(|| message.id.clone()).unwrap_or_else(|| content_id(message)),
+        id: attribute("id").or_else(|| message.id.clone()).and_then(storable).unwrap_or_else(|| content_id(message)),
         event_type: attribute("type").unwrap_or_else(|| message.topic.clone()),
         source: attribute("source"),
         saga_id: either("saga-id", "sagaid"),
@@ -145,6 +145,19 @@ fn event_id(id: &str) -> EventId {
         bytes.copy_from_slice(&hash[..16]);
         EventId::from_ulid(Ulid::from_bytes(bytes))
     })
+}
+
+/// The longest id that is stored as it is: there is room for the number of a replay behind it.
+const LONGEST_ID: usize = NAME_LIMIT - 20;
+
+/// What a message of this id is known by: one that is too long stands for itself by its hash, or its message could never be
+/// marked, entered or parked. An empty one is none.
+fn storable(id: String) -> Option<String> {
+    match id.len() {
+        0 => None,
+        1..=LONGEST_ID => Some(id),
+        _ => Some(format!("sha256-{}", hex(&Sha256::digest(id.as_bytes())[..16]))),
+    }
 }
 
 /// What a message without any id is known by: its content, so that the same one is known again.
@@ -292,6 +305,15 @@ mod tests {
         let nameless = Incoming { id: None, ..plain };
         assert_eq!(facts(&nameless).id, facts(&nameless.clone()).id);
         assert_ne!(facts(&nameless).id, facts(&Incoming { payload: "8".into(), ..nameless.clone() }).id);
+    }
+
+    #[test]
+    fn an_id_that_is_too_long_or_empty_is_replaced_by_one_that_can_be_stored() {
+        let of = |id: &str| facts(&Incoming { id: Some(id.into()), payload: "7".into(), ..<_>::default() }).id;
+        assert_eq!(of(&"x".repeat(180)).len(), 180);
+        let long = of(&"x".repeat(181));
+        assert!(long.len() < 180 && long == of(&"x".repeat(181)) && long != of(&"x".repeat(182)), "{long}");
+        assert!(of("").starts_with("sha256-"));
     }
 
     #[test]

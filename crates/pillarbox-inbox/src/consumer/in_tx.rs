@@ -85,8 +85,12 @@ where
         let ids: Vec<&str> = messages.iter().map(|(id, _)| *id).collect();
         let tx = working.tx().map_err(Ended::Database)?;
         let entered = self.inbox.enter_all(tx, consumer, &ids).await.map_err(|error| match error {
+            // The database will never take one of them: whose fault it is shows when each goes alone.
+            Error::Store(error) if error.kind() == StoreErrorKind::Rejected => {
+                Ended::Failed(Err(HandlerError::from(error).into()))
+            }
             Error::Store(error) => Ended::Database(error),
-            other => Ended::Database(StoreError::new(StoreErrorKind::Rejected, other.to_string())),
+            other => Ended::Failed(Err(HandlerError::from(other).into())),
         })?;
         let mut known = 0;
         for ((_, delivery), is_new) in messages.iter().zip(entered) {

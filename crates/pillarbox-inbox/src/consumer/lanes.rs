@@ -24,10 +24,22 @@ pub(super) struct Job {
     /// What it is known by when it comes again.
     pub(super) id: String,
     pub(super) next: Next,
-    /// The guard has its mark, made for this job.
-    pub(super) marked: bool,
+    /// Whether the guard has its mark, made for this job.
+    pub(super) marked: Marked,
+    /// Whose mark it is: of this job alone, so that what is taken off is no other delivery's.
+    pub(super) by: Arc<str>,
     /// How often the consumer's own database has failed it in a row.
     pub(super) setbacks: u32,
+}
+
+/// Whether the guard has a mark of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Marked {
+    #[default]
+    No,
+    /// It was asked for one, and its answer is not known.
+    Perhaps,
+    Yes,
 }
 
 /// What is to be done with a message.
@@ -238,7 +250,8 @@ mod tests {
             message: Arc::default(),
             id: number.to_string(),
             next: if works { Next::Work(delivery) } else { Next::Handle(delivery) },
-            marked: false,
+            marked: Marked::No,
+            by: "".into(),
             setbacks: 0,
         }
     }

@@ -46,7 +46,7 @@ use tokio_util::sync::CancellationToken;
 use self::{
     builder::Settings,
     in_tx::Desk,
-    lanes::{Job, LaneKey, Lanes, Next},
+    lanes::{Job, LaneKey, Lanes, Marked, Next},
     observe::Meters,
     worker::Worker,
 };
@@ -258,11 +258,12 @@ impl Shared {
                 if takes == Takes::InTx { Next::Work(delivery) } else { Next::Handle(delivery) }
             }
         };
+        let by = pillarbox_core::new_id().to_string().into();
         let key = match &message.key {
             Some(key) => LaneKey::Key(key.as_str().into()),
             None => LaneKey::Alone(facts.id.as_str().into()),
         };
-        (key, Job { ticket, message: Arc::new(message), id: facts.id, next, marked: false, setbacks: 0 })
+        (key, Job { ticket, message: Arc::new(message), id: facts.id, next, marked: Marked::No, by, setbacks: 0 })
     }
 
     /// Tells the broker what is dealt with, many at a time.
@@ -358,8 +359,8 @@ impl Shared {
             (lanes.drain(), lanes.tickets())
         };
         if let Some(guard) = &self.guard {
-            for job in jobs.iter().filter(|job| job.marked) {
-                if let Err(error) = guard.release(&self.name, &worker::mark(job)).await {
+            for job in jobs.iter().filter(|job| job.marked != Marked::No) {
+                if let Err(error) = guard.release_by(&self.name, &worker::mark(job), &job.by).await {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
                         id = job.id,

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     OnUnknown, Shared,
     in_tx::Ended,
-    lanes::{Drawn, Job, Next},
+    lanes::{Drawn, Job, Marked, Next},
 };
 use crate::{
     Parked,
@@ -293,14 +293,26 @@ impl Worker {
     /// Marks a message, unless it is marked for this very job.
     async fn pass_guard(&self, job: &mut Job) -> Option<Passed> {
         let shared = &self.shared;
-        let guard = shared.guard.as_ref().filter(|_| !job.marked)?;
-        match guard.try_process(&shared.name, &mark(job)).await {
+        let guard = shared.guard.as_ref().filter(|_| job.marked != Marked::Yes)?;
+        let name = mark(job);
+        let asked = async {
+            if job.marked == Marked::Perhaps {
+                // Its own mark would be taken for another's, and the message dropped.
+                guard.release_by(&shared.name, &name, &job.by).await?;
+            }
+            guard.take_by(&shared.name, &name, &job.by).await
+        };
+        match asked.await {
             Ok(true) => {
-                job.marked = true;
+                job.marked = Marked::Yes;
                 None
             }
-            Ok(false) => Some(Passed::Known),
+            Ok(false) => {
+                job.marked = Marked::No;
+                Some(Passed::Known)
+            }
             Err(error) => {
+                job.marked = Marked::Perhaps;
                 shared.meters.errors.increment(1);
                 tracing::warn!(consumer = %shared.name, id = job.id, error = &error as &dyn std::error::Error, "the guard can't be asked: the message waits");
                 Some(Passed::Not)
@@ -317,8 +329,8 @@ impl Worker {
             Ok(letter) => {
                 shared.meters.parked.increment(1);
                 tracing::error!(consumer = %shared.name, id = job.id, %letter, attempts, reason, "the message was given up: it is in the dead letter queue");
-                if let Some(guard) = shared.guard.as_ref().filter(|_| job.marked)
-                    && let Err(error) = guard.release(&shared.name, &mark(&job)).await
+                if let Some(guard) = shared.guard.as_ref().filter(|_| job.marked != Marked::No)
+                    && let Err(error) = guard.release_by(&shared.name, &mark(&job), &job.by).await
                 {
                     // No harm: a replay has a mark of its own.
                     tracing::debug!(

@@ -1,14 +1,19 @@
 //! What is left when something ends in the middle.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use pillarbox_core::{
     domain::Timestamp,
     engine::Work,
-    port::{BoxFuture, Letter, LetterId, LetterPlace, LetterQuery, LetterStore, StoreError, StoreErrorKind},
+    port::{
+        BoxFuture, GuardStore, Letter, LetterId, LetterPlace, LetterQuery, LetterStore, StoreError, StoreErrorKind,
+    },
 };
 use pillarbox_inbox::{Consumer, DeadLetters, Guard, Inbox, MemoryGuard, MemoryLetters};
 use pillarbox_sqlite::SqliteStore;
@@ -233,5 +238,107 @@ async fn a_redelivery_after_the_window_is_done_again() {
     broker.publish(same);
     acknowledged(&broker, "billing", 3).await;
     assert_eq!(shop.charges().await, [1, 1], "nobody knows it any more");
+    consumer.shutdown().await;
+}
+
+/// A guard whose database stores what it is told, and whose answer gets lost once.
+struct Mute {
+    inner: MemoryGuard,
+    loses: AtomicBool,
+}
+
+impl GuardStore for Mute {
+    fn take<'a>(
+        &'a self,
+        consumer: &'a str,
+        messages: &'a [&'a str],
+        by: &'a str,
+        ttl: Duration,
+    ) -> BoxFuture<'a, Result<Vec<bool>, StoreError>> {
+        Box::pin(async move {
+            let taken = self.inner.take(consumer, messages, by, ttl).await;
+            if self.loses.swap(false, Ordering::SeqCst) {
+                return Err(StoreError::new(StoreErrorKind::OutcomeUnknown, "the connection broke"));
+            }
+            taken
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        consumer: &'a str,
+        messages: &'a [&'a str],
+        by: &'a str,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.inner.release(consumer, messages, by)
+    }
+
+    fn purge(&self, most: u32) -> BoxFuture<'_, Result<u64, StoreError>> {
+        self.inner.purge(most)
+    }
+}
+
+#[tokio::test]
+async fn a_mark_whose_answer_is_lost_does_not_cost_its_message() {
+    let (broker, queue) = place();
+    let seen = Seen::new();
+    let mute = Mute { inner: MemoryGuard::new(), loses: AtomicBool::new(true) };
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue)
+        .guard(Guard::new(mute))
+        .handle(seen.handler())
+        .start()
+        .await
+        .unwrap();
+    broker.publish(message(1, None));
+    acknowledged(&broker, "billing", 1).await;
+    assert_eq!(seen.numbers(), [1]);
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_crash_between_the_dead_letter_queue_and_the_acknowledgement_leaves_one_letter() {
+    let (broker, queue) = place();
+    let seen = Seen::new();
+    seen.fail([1]);
+    let start = || async {
+        let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone());
+        let guard = Guard::new(MemoryGuard::new());
+        consumer.guard(guard).retry(retry()).handle(seen.handler()).start().await.unwrap()
+    };
+    broker.lose_acknowledgements(true);
+    let first = start().await;
+    broker.publish(message(1, None));
+    letters(&queue, 1).await;
+    drop(first);
+    broker.lose_acknowledgements(false);
+    broker.reconnect(TOPIC, "billing");
+    let second = start().await;
+    acknowledged(&broker, "billing", 1).await;
+    assert_eq!(seen.numbers(), [1; 6], "another round of attempts");
+    assert_eq!(letters(&queue, 1).await.len(), 1);
+    second.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_message_whose_id_is_too_long_holds_up_nobody() {
+    let (broker, queue) = place();
+    let shop = Shop::new().await;
+    let mut long = message(1, None);
+    long.attributes[1].1 = "x".repeat(5_000);
+    for message in [message(0, None), long, message(2, None)] {
+        broker.publish(message);
+    }
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue)
+        .inbox(Inbox::new(shop.inbox()), &shop.outbox)
+        .handle_in_tx(|mut work: Work<SqliteStore>, placed: OrderPlaced| async move {
+            charge(&mut work, placed.number).await
+        })
+        .start()
+        .await
+        .unwrap();
+    acknowledged(&broker, "billing", 3).await;
+    let mut charges = shop.charges().await;
+    charges.sort_unstable();
+    assert_eq!(charges, [0, 1, 2]);
     consumer.shutdown().await;
 }
