@@ -191,11 +191,6 @@ impl Lanes {
         !self.ready.is_empty()
     }
 
-    /// Whether something was drawn and has not ended.
-    pub(super) fn is_running(&self) -> bool {
-        self.of_key.values().any(|lane| lane.standing == Standing::Running)
-    }
-
     /// Messages are acknowledged, or on their way to that.
     pub(super) fn forget(&mut self, tickets: &[Ticket]) {
         for ticket in tickets {

@@ -39,7 +39,7 @@ use pillarbox_core::{
 use tokio::{
     sync::Notify,
     task::JoinSet,
-    time::{Instant, sleep},
+    time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -78,6 +78,7 @@ use crate::{DeadLetters, Guard, message};
 /// ```
 pub struct Consumer {
     shared: Arc<Shared>,
+    workers: Mutex<JoinSet<()>>,
     tasks: Mutex<JoinSet<()>>,
     /// Nothing new is received or started.
     stop: CancellationToken,
@@ -136,9 +137,9 @@ impl Consumer {
             settings,
         });
         let (stop, abort, end) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
-        let mut tasks = JoinSet::new();
+        let (mut workers, mut tasks) = (JoinSet::new(), JoinSet::new());
         for _ in 0..shared.settings.workers {
-            tasks.spawn(Worker::new(shared.clone()).run(stop.clone(), abort.clone()));
+            workers.spawn(Worker::new(shared.clone()).run(stop.clone(), abort.clone()));
         }
         tasks.spawn(shared.clone().pump(stop.clone()));
         tasks.spawn(shared.clone().hold(end.clone()));
@@ -156,7 +157,7 @@ impl Consumer {
                 }
             }
         });
-        Self { shared, tasks: Mutex::new(tasks), stop, abort, end, _on_drop: on_drop }
+        Self { shared, workers: Mutex::new(workers), tasks: Mutex::new(tasks), stop, abort, end, _on_drop: on_drop }
     }
 
     /// How many messages it holds: received, and not acknowledged yet.
@@ -168,13 +169,12 @@ impl Consumer {
     /// the rest.
     pub async fn shutdown(&self) {
         self.stop.cancel();
-        let deadline = Instant::now() + self.shared.settings.drain_timeout;
-        while self.shared.is_running() && Instant::now() < deadline {
-            sleep(Duration::from_millis(2)).await;
-        }
+        let mut workers = std::mem::take(&mut *self.workers.lock());
+        let all_end = async { while workers.join_next().await.is_some() {} };
+        let in_time = timeout(self.shared.settings.drain_timeout, all_end).await.is_ok();
         self.abort.cancel();
-        while self.shared.is_running() {
-            sleep(Duration::from_millis(1)).await;
+        if !in_time {
+            while workers.join_next().await.is_some() {}
         }
         self.end.cancel();
         let mut tasks = std::mem::take(&mut *self.tasks.lock());
@@ -372,10 +372,6 @@ impl Shared {
         if !tickets.is_empty() {
             self.source.give_back(&tickets).await;
         }
-    }
-
-    fn is_running(&self) -> bool {
-        self.lanes.lock().is_running()
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a gauge of messages")]
