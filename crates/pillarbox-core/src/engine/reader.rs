@@ -238,18 +238,20 @@ impl Reader {
         };
         let limit = room.min(shared.settings.page_size);
         let scan = Scan { partitions: active, after: &after, limit, skip_recent: shared.settings.skip_recent };
-        let read = Read::begin(&shared.flight);
+        let read = Read::begin_page(&shared.flight);
         let mut sieve = Sieve { flight: &shared.flight };
         let page = shared.store.page(scan, &mut sieve).await?;
         shared.database_time_is(page.now);
         let ready = self.place(page.rows, page.now);
-        {
+        let (confirmed, signals) = {
             let mut flight = shared.flight.lock();
             // Partitions that were activated or lost meanwhile have moved the position.
             if *flight.position() == after {
                 flight.advance(page.position);
             }
-        }
+            flight.page_is_read(!page.more, Instant::now())
+        };
+        shared.confirmed(confirmed, signals);
         drop(read);
         *found |= ready > 0;
         Ok(page.more)
@@ -297,6 +299,11 @@ struct Read<'a>(&'a Mutex<Flight>);
 impl<'a> Read<'a> {
     fn begin(flight: &'a Mutex<Flight>) -> Self {
         flight.lock().begin_read();
+        Self(flight)
+    }
+
+    fn begin_page(flight: &'a Mutex<Flight>) -> Self {
+        flight.lock().begin_page();
         Self(flight)
     }
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     calling::Calling,
-    flight::{Flight, Signals},
+    flight::{Confirmed, Flight, Signals},
     handler::Routes,
     interceptor::Interceptor,
     settings::Settings,
@@ -116,6 +116,20 @@ impl Shared {
     pub(crate) fn calling(&self) -> Calling<'_> {
         let Settings { retry, handler_timeout, .. } = &self.settings;
         Calling { retry, handler_timeout: *handler_timeout, traces: &self.traces }
+    }
+
+    /// Tells of writes that were confirmed.
+    pub(crate) fn confirmed(&self, confirmed: Confirmed, signals: Signals) {
+        self.meters.hot_enqueued.increment(confirmed.enqueued as u64);
+        if confirmed.dropped > 0 {
+            self.meters.hot_dropped.increment(confirmed.dropped as u64);
+            tracing::warn!(
+                dropped = confirmed.dropped,
+                first_event_id = confirmed.first_dropped.map(tracing::field::display),
+                "the hot queue is full: the reader will deliver these events"
+            );
+        }
+        self.signal(signals);
     }
 
     /// Rings the bells that a change asks for.

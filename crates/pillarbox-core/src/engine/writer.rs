@@ -124,12 +124,16 @@ impl Writer {
         let begun = Instant::now();
         let seqs = store.insert(tx, &rows).instrument(span).await?;
         let ids: Vec<EventId> = rows.iter().map(|row| row.event.id()).collect();
-        let (reserved, announce) = self.reserve(rows, &seqs, begun);
+        let Reserved { jobs, keys, announce } = self.reserve(rows, &seqs, begun);
+        if jobs.iter().any(has_key) {
+            // To read what comes before them, while the transaction is still open.
+            self.shared.read.notify_one();
+        }
         for hook in &self.hooks {
             observe("after_write", || hook.after_write(&ids));
         }
         let hooks = self.hooks.iter().filter(|hook| hook.observes_end()).cloned().collect();
-        Ok(Written { shared: self.shared.clone(), ids, answers, duplicates, reserved, announce, hooks })
+        Ok(Written { shared: self.shared.clone(), ids, answers, duplicates, reserved: jobs, keys, announce, hooks })
     }
 
     fn rows(&self, batch: Vec<Event>) -> Result<Vec<NewRow>, WriteError> {
@@ -163,30 +167,37 @@ impl Writer {
     }
 
     /// Reserves what may take the hot path, before the commit can make it visible to the reader.
-    fn reserve(&self, rows: Vec<NewRow>, seqs: &[Seq], begun: Instant) -> (Vec<Job>, Announce) {
+    fn reserve(&self, rows: Vec<NewRow>, seqs: &[Seq], begun: Instant) -> Reserved {
         let shared = &self.shared;
         let created_at = shared.database_time();
         let expires = begun + shared.settings.reservation_ttl;
         let hints = shared.store.wants_hints();
-        let mut announce = Announce::default();
-        let mut reserved = Vec::new();
+        let (mut jobs, mut keys, mut announce) = (Vec::new(), Vec::new(), Announce::default());
         let mut flight = shared.flight.lock();
         for (NewRow { event, partition }, seq) in rows.into_iter().zip(seqs.iter().copied()) {
             let owned = flight.owned.is_active(partition);
             if event.is_delayed() {
                 announce.delayed += 1;
-            } else if !owned {
-                if hints {
-                    announce.elsewhere.insert(partition);
+                continue;
+            }
+            let epoch = match event.key() {
+                // Whoever owns it: it may be this node's own by the next event of the transaction.
+                Some(key) => {
+                    keys.push((key.clone(), seq));
+                    flight.expect(key, seq, partition)
                 }
-            } else if event.key().is_some() {
-                announce.reader = true;
-            } else if let Some(epoch) = flight.reserve(seq, partition, expires) {
+                None => flight.reserve(seq, partition, expires),
+            };
+            if let Some(epoch) = epoch {
                 let record = Record { seq, partition, event, attempts: 0, starts: 0, progress: None, created_at };
-                reserved.push(Job { delivery: Delivery::new(record, epoch), written: begun });
+                jobs.push(Job { delivery: Delivery::new(record, epoch), written: begun });
+            } else if owned {
+                announce.reader = true;
+            } else if hints {
+                announce.elsewhere.insert(partition);
             }
         }
-        (reserved, announce)
+        Reserved { jobs, keys, announce }
     }
 }
 
@@ -194,6 +205,13 @@ impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Writer").field("hooks", &self.hooks.len()).finish_non_exhaustive()
     }
+}
+
+/// What a batch leads to when its transaction is committed.
+struct Reserved {
+    jobs: Vec<Job>,
+    keys: Vec<(Key, Seq)>,
+    announce: Announce,
 }
 
 /// Whom to tell of a commit, beside the hot queue.
@@ -213,6 +231,8 @@ pub(crate) struct Written {
     answers: Option<Vec<EventId>>,
     duplicates: Vec<Duplicate>,
     reserved: Vec<Job>,
+    // Those of all its events, reserved or not.
+    keys: Vec<(Key, Seq)>,
     announce: Announce,
     hooks: Vec<Arc<dyn WriterHook>>,
 }
@@ -225,6 +245,7 @@ impl Written {
             answers,
             duplicates,
             reserved: Vec::new(),
+            keys: Vec::new(),
             announce: Announce::default(),
             hooks: Vec::new(),
         }
@@ -242,7 +263,8 @@ impl Written {
     /// Whether anybody waits to hear of the transaction's end.
     pub(crate) fn is_registered(&self) -> bool {
         let Announce { reader, delayed, elsewhere } = &self.announce;
-        !self.hooks.is_empty() || !self.reserved.is_empty() || *reader || *delayed > 0 || !elsewhere.is_empty()
+        let is_known = !self.reserved.is_empty() || !self.keys.is_empty();
+        !self.hooks.is_empty() || is_known || *reader || *delayed > 0 || !elsewhere.is_empty()
     }
 
     /// The transaction is committed.
@@ -250,18 +272,15 @@ impl Written {
         let shared = self.shared.clone();
         shared.meters.delayed_skipped.increment(self.announce.delayed);
         let jobs = std::mem::take(&mut self.reserved);
-        if !jobs.is_empty() {
-            let (confirmed, signals) = shared.flight.lock().confirm(jobs);
-            shared.meters.hot_enqueued.increment(confirmed.enqueued as u64);
-            if confirmed.dropped > 0 {
-                shared.meters.hot_dropped.increment(confirmed.dropped as u64);
-                tracing::warn!(
-                    dropped = confirmed.dropped,
-                    first_event_id = confirmed.first_dropped.map(tracing::field::display),
-                    "the hot queue is full: the reader will deliver these events"
-                );
-            }
-            shared.signal(signals);
+        let keys = std::mem::take(&mut self.keys);
+        if !jobs.is_empty() || !keys.is_empty() {
+            let (confirmed, signals) = {
+                let mut flight = shared.flight.lock();
+                let confirmed = flight.confirm(jobs, Instant::now());
+                flight.ended(keys.iter().map(|(key, _)| key));
+                confirmed
+            };
+            shared.confirmed(confirmed, signals);
         }
         if self.announce.delayed > 0 {
             // It may come due before the reader looks by itself.
@@ -285,6 +304,7 @@ impl Written {
         for job in std::mem::take(&mut self.reserved) {
             flight.rolled_back(job.delivery.seq());
         }
+        flight.ended(std::mem::take(&mut self.keys).iter().map(|(key, _)| key));
         drop(flight);
         for hook in std::mem::take(&mut self.hooks) {
             observe("after_rollback", || hook.after_rollback(&self.ids));
@@ -295,12 +315,16 @@ impl Written {
 /// Whatever nobody told the end of is left to the reader.
 impl Drop for Written {
     fn drop(&mut self) {
-        if self.reserved.is_empty() {
+        if self.reserved.is_empty() && self.keys.is_empty() {
             return;
         }
         let mut flight = self.shared.flight.lock();
         for job in &self.reserved {
             flight.abandon(job.delivery.seq());
+        }
+        flight.ended(self.keys.iter().map(|(key, _)| key));
+        if let Some(last) = self.keys.iter().map(|(_, seq)| *seq).max() {
+            flight.set_adrift(last);
         }
         drop(flight);
         self.shared.read.notify_one();
@@ -311,6 +335,10 @@ impl std::fmt::Debug for Written {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Written").field("ids", &self.ids).finish_non_exhaustive()
     }
+}
+
+fn has_key(job: &Job) -> bool {
+    job.delivery.event().key().is_some()
 }
 
 fn any() -> Partition {

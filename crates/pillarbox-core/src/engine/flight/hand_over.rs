@@ -102,6 +102,7 @@ impl Flight {
             partitions.iter().map(|partition| Released { partition, suspects: inherits }).collect::<Vec<_>>();
         self.entries.retain(|_, entry| !partitions.contains(entry.partition));
         self.lanes.retain(|partition| !partitions.contains(partition));
+        self.keyed.forget(&partitions);
         self.outcomes.retain(|outcome| !partitions.contains(outcome.partition));
         for partition in partitions.iter() {
             self.owned.drop(partition);
@@ -125,6 +126,7 @@ impl Flight {
         self.queues.clear();
         self.entries.clear();
         self.reservations.clear();
+        self.keyed.clear();
         self.suspects.clear();
         self.kept_back.clear();
         self.lanes.retain(|_| false);

@@ -5,7 +5,7 @@
 //! the outcomes that wait to be settled. Nothing here does I/O; whoever changes something gets [`Signals`]
 //! that tell whom to wake.
 //!
-//! The struct is here; what each caller does with it is in a file of its own: the writer in `reserve`, the reader
+//! The struct is here; what each caller does with it is in a file of its own: the writer in `reserve` and `keyed`, the reader
 //! in `place`, the workers in `work` and `in_tx`, the settler in `settle`, the ownership in `hand_over`. `lanes`, `owned`
 //! and `queues` are its parts.
 //!
@@ -18,6 +18,7 @@
 
 mod hand_over;
 mod in_tx;
+mod keyed;
 mod lanes;
 mod owned;
 mod place;
@@ -32,6 +33,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::time::Instant;
 
 use self::{
+    keyed::Keyed,
     lanes::Lanes,
     owned::{Epochs, Owned},
     queues::Queues,
@@ -41,6 +43,7 @@ pub(crate) use self::{
     lanes::{Fetch, Then},
     place::PlacedRows,
     queues::Job,
+    reserve::Confirmed,
     work::End,
 };
 use super::settings::Settings;
@@ -74,6 +77,7 @@ pub(crate) struct Flight {
     pub(crate) queues: Queues,
     entries: FxHashMap<Seq, Entry>,
     reservations: Reservations,
+    keyed: Keyed,
     /// Numbers that were settled while a read was under way, and keys whose hold was removed.
     tombstones: FxHashSet<Seq>,
     cleared: FxHashSet<Key>,
@@ -132,6 +136,7 @@ impl Flight {
             queues: Queues::new(settings.hot_capacity, settings.cold_capacity),
             entries: FxHashMap::default(),
             reservations: Reservations::default(),
+            keyed: Keyed::new(settings.skip_recent.is_zero()),
             tombstones: FxHashSet::default(),
             cleared: FxHashSet::default(),
             reading: None,

@@ -54,6 +54,7 @@ impl Flight {
         for row in rows {
             let (seq, partition) = (row.seq(), row.partition());
             let Some(epoch) = self.may_place(seq, partition) else { continue };
+            self.keyed.take(seq);
             let key = row.key().cloned();
             let record = match row {
                 Row::Event(record) => record,
@@ -107,6 +108,7 @@ impl Flight {
 
     /// Sets how far the reading has come.
     pub(crate) fn advance(&mut self, position: Position) {
+        self.keyed.pass(position.mark);
         self.position = position;
     }
 

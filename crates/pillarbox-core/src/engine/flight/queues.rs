@@ -36,11 +36,15 @@ impl Queues {
 
     /// Takes a hot job, or gives it back when the queue is full.
     pub(crate) fn offer_hot(&mut self, job: Job) -> Result<(), Job> {
-        if self.hot.len() >= self.hot_capacity {
+        if self.is_hot_full() {
             return Err(job);
         }
         self.hot.push_back(job);
         Ok(())
+    }
+
+    pub(crate) fn is_hot_full(&self) -> bool {
+        self.hot.len() >= self.hot_capacity
     }
 
     /// Takes a cold job. The reader asks for room before it reads; a lane's next event needs none, for it

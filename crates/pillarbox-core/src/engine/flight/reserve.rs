@@ -1,4 +1,4 @@
-//! The writer's side: numbers that are written and not known to be committed.
+//! The writer's side: numbers that are written and not known to be committed. For those of events with a key see `keyed`.
 
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
@@ -12,6 +12,14 @@ pub(crate) struct Confirmed {
     pub(crate) enqueued: usize,
     pub(crate) dropped: usize,
     pub(crate) first_dropped: Option<EventId>,
+}
+
+impl Confirmed {
+    /// The queue is full: the reader will deliver it.
+    pub(super) fn dropped(&mut self, job: &Job) {
+        self.dropped += 1;
+        self.first_dropped.get_or_insert(job.delivery.event().id());
+    }
 }
 
 /// Reserved numbers, and those of them that must be looked up.
@@ -74,10 +82,14 @@ impl Flight {
     }
 
     /// The transaction is committed: live reservations become hot jobs, whatever else is left to the reader.
-    pub(crate) fn confirm(&mut self, jobs: Vec<Job>) -> (Confirmed, Signals) {
+    pub(crate) fn confirm(&mut self, jobs: Vec<Job>, now: Instant) -> (Confirmed, Signals) {
         let mut confirmed = Confirmed::default();
         let mut signals = Signals::default();
         for job in jobs {
+            if job.delivery.event().key().is_some() {
+                self.confirm_keyed(job, now, &mut confirmed, &mut signals);
+                continue;
+            }
             let seq = job.delivery.seq();
             let live = self.reservations.open.get(&seq).and_then(|reservation| {
                 let Reservation { partition, epoch, .. } = *reservation;
@@ -90,8 +102,7 @@ impl Flight {
             };
             if let Err(job) = self.queues.offer_hot(job) {
                 self.reservations.abandon(seq);
-                confirmed.dropped += 1;
-                confirmed.first_dropped.get_or_insert(job.delivery.event().id());
+                confirmed.dropped(&job);
                 signals.reader = true;
             } else {
                 self.reservations.open.remove(&seq);
@@ -106,11 +117,13 @@ impl Flight {
     /// The transaction is rolled back: the row will never be.
     pub(crate) fn rolled_back(&mut self, seq: Seq) {
         self.reservations.open.remove(&seq);
+        self.keyed.take(seq);
     }
 
     /// Nobody will tell the end of the transaction: the row is left to the reader.
     pub(crate) fn abandon(&mut self, seq: Seq) {
         self.reservations.abandon(seq);
+        self.keyed.take(seq);
     }
 
     /// Reservations that are over become lookups. Returns the lookups to do, and when the next one is over.

@@ -23,8 +23,10 @@ enum Step {
     Write(Option<u8>),
     /// Writes an event whose transaction stays open, and holds its key's lock.
     Open(Option<u8>),
-    /// Writes an event that may go the hot path.
-    Reserve,
+    /// Writes an event that may go the hot path, in a transaction of this process.
+    Reserve(Option<u8>),
+    /// Writes one more into such a transaction, of the key that it has.
+    More(Index),
     /// Commits an open transaction.
     Commit(Index),
     /// Rolls an open transaction back.
@@ -35,6 +37,9 @@ enum Step {
     Page(usize),
     /// A page whose snapshot is older than a settle.
     PageOverSettle(usize),
+    /// A page whose snapshot is older than whatever comes before its end.
+    BeginPage(usize),
+    EndPage,
     Due,
     /// The same for what is due, and the holds that are seen with it.
     DueOverSettle,
@@ -54,6 +59,8 @@ enum Step {
     Skip(Index),
     Pass(u64),
     Crash,
+    /// The process lives on, and takes the partitions again.
+    LoseLease,
     /// Partitions are being taken, so that no settle stores a mark; or they are no longer.
     BeginTaking,
     EndTaking,
@@ -68,13 +75,16 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => key().prop_map(Step::Write),
         2 => key().prop_map(Step::Open),
-        2 => Just(Step::Reserve),
+        4 => key().prop_map(Step::Reserve),
+        2 => any().prop_map(Step::More),
         3 => any().prop_map(Step::Commit),
         1 => any().prop_map(Step::Rollback),
-        2 => any().prop_map(Step::Confirm),
+        4 => any().prop_map(Step::Confirm),
         1 => any().prop_map(Step::Abandon),
         6 => (1..6usize).prop_map(Step::Page),
         2 => (1..6usize).prop_map(Step::PageOverSettle),
+        3 => (1..6usize).prop_map(Step::BeginPage),
+        3 => Just(Step::EndPage),
         3 => Just(Step::Due),
         1 => Just(Step::DueOverSettle),
         2 => Just(Step::Lookup),
@@ -91,6 +101,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any().prop_map(Step::Skip),
         2 => (0..1_000u64).prop_map(Step::Pass),
         1 => Just(Step::Crash),
+        1 => Just(Step::LoseLease),
         1 => Just(Step::BeginTaking),
         1 => Just(Step::EndTaking),
         1 => Just(Step::BeginLeave),
@@ -112,6 +123,7 @@ struct Line {
     status: Status,
     when: When,
     visible: bool,
+    transaction: u64,
 }
 
 impl Line {
@@ -137,7 +149,11 @@ struct World {
     epoch: i64,
     settling: Option<Batch>,
     running: Vec<Job>,
-    reserved: Vec<Job>,
+    noted: Vec<Noted>,
+    /// How many were begun, and those that this process has begun and knows of.
+    transactions: u64,
+    own: BTreeSet<u64>,
+    paging: Option<Paging>,
     /// As the memory knows it: the answers so far, or what the table has after a crash.
     done: BTreeSet<Seq>,
     failed: BTreeSet<Seq>,
@@ -145,6 +161,21 @@ struct World {
     /// The last number of each key that was delivered for the first time.
     reached: BTreeMap<Key, Seq>,
     seen: BTreeSet<Seq>,
+}
+
+/// What the writer holds on to until it hears of the end of the transaction.
+struct Noted {
+    seq: Seq,
+    key: Option<Key>,
+    job: Option<Job>,
+}
+
+/// A page under way.
+struct Paging {
+    after: Position,
+    mark: Seq,
+    limit: usize,
+    snapshot: Vec<(Seq, Line)>,
 }
 
 fn partition(key: Option<&Key>) -> Partition {
@@ -165,7 +196,10 @@ impl World {
             epoch: 0,
             settling: None,
             running: Vec::new(),
-            reserved: Vec::new(),
+            noted: Vec::new(),
+            transactions: 0,
+            own: BTreeSet::new(),
+            paging: None,
             done: BTreeSet::new(),
             failed: BTreeSet::new(),
             skipped: BTreeSet::new(),
@@ -179,6 +213,15 @@ impl World {
     /// A new owner, which knows what the table has and nothing else.
     fn join(&mut self) {
         self.flight = Flight::new(&self.settings);
+        (0..10).for_each(|_| self.flight.set_idle(true));
+        self.paging = None;
+        // It knows of none, and writes into none.
+        self.own.clear();
+        self.noted.retain(|noted| noted.key.is_none());
+        self.take_over();
+    }
+
+    fn take_over(&mut self) {
         self.epoch += 1;
         self.settling = None;
         self.running.clear();
@@ -215,42 +258,58 @@ impl World {
             Step::Open(key) => {
                 self.write(*key, false);
             }
-            Step::Reserve => {
-                if let Some(seq) = self.write(None, false) {
-                    let expires = self.now + Duration::from_secs(2);
-                    let Some(epoch) = self.flight.reserve(seq, Partition(0), expires) else { return };
-                    let line = self.table.lines[&seq].clone();
-                    self.reserved.push(Job { delivery: Delivery::new(record(seq, &line), epoch), written: self.now });
+            Step::Reserve(key) => {
+                if let Some(seq) = self.write(*key, false) {
+                    self.own.insert(self.table.lines[&seq].transaction);
+                    self.note(seq);
+                }
+            }
+            Step::More(which) => {
+                let is_own = |(_, line): &(&Seq, &Line)| !line.visible && self.own.contains(&line.transaction);
+                let lines = self.table.lines.iter().filter(is_own).map(|(_, line)| line.clone()).collect::<Vec<_>>();
+                if let Some(line) = which_of(*which, &lines) {
+                    let seq = self.insert(line);
+                    self.note(seq);
                 }
             }
             Step::Commit(which) => {
                 if let Some(seq) = which_of(*which, &self.open()) {
-                    self.line(seq).visible = true;
+                    self.of_transaction_of(seq).into_iter().for_each(|seq| self.line(seq).visible = true);
                 }
             }
             Step::Rollback(which) => {
                 if let Some(seq) = which_of(*which, &self.open()) {
-                    self.table.lines.remove(&seq);
-                    self.reserved.retain(|job| job.delivery.seq() != seq);
-                    self.flight.rolled_back(seq);
+                    for seq in self.of_transaction_of(seq) {
+                        self.table.lines.remove(&seq);
+                        self.flight.rolled_back(seq);
+                        let ended = self.noted.extract_if(.., |noted| noted.seq == seq).filter_map(|noted| noted.key);
+                        self.flight.ended(&ended.collect::<Vec<_>>());
+                    }
                 }
             }
             Step::Confirm(which) => {
-                let committed = |job: &Job| self.table.lines[&job.delivery.seq()].visible;
-                let of: Vec<usize> = (0..self.reserved.len()).filter(|at| committed(&self.reserved[*at])).collect();
+                let committed = |noted: &Noted| self.table.lines[&noted.seq].visible;
+                let of: Vec<usize> = (0..self.noted.len()).filter(|at| committed(&self.noted[*at])).collect();
                 if let Some(at) = which_of(*which, &of) {
-                    let job = self.reserved.remove(at);
-                    self.flight.confirm(vec![job]);
+                    let noted = self.noted.remove(at);
+                    self.flight.confirm(noted.job.into_iter().collect(), self.now);
+                    self.flight.ended(&noted.key);
                 }
             }
             Step::Abandon(which) => {
-                if let Some(at) = which_of(*which, &(0..self.reserved.len()).collect::<Vec<_>>()) {
-                    let job = self.reserved.remove(at);
-                    self.flight.abandon(job.delivery.seq());
+                if let Some(at) = which_of(*which, &(0..self.noted.len()).collect::<Vec<_>>()) {
+                    let noted = self.noted.remove(at);
+                    self.flight.abandon(noted.seq);
+                    if noted.key.is_some() {
+                        self.flight.ended(&noted.key);
+                        self.flight.set_adrift(noted.seq);
+                    }
                 }
             }
             Step::Page(limit) => self.page(*limit, false),
             Step::PageOverSettle(limit) => self.page(*limit, true),
+            Step::BeginPage(limit) => self.begin_page(*limit),
+            Step::EndPage => self.end_page(),
             Step::Due => self.due(false),
             Step::DueOverSettle => self.due(true),
             Step::Lookup => self.look_up(),
@@ -310,6 +369,12 @@ impl World {
             }
             Step::Pass(millis) => self.now += Duration::from_millis(*millis),
             Step::Crash => self.join(),
+            Step::LoseLease => {
+                self.flight.lose_everything();
+                // The reader takes nothing new before it has dealt with its page.
+                self.end_page();
+                self.take_over();
+            }
             Step::BeginTaking => {
                 self.flight.begin_taking();
             }
@@ -332,30 +397,69 @@ impl World {
         if key.is_some() && self.table.lines.values().any(|line| !line.visible && line.key == key) {
             return None;
         }
+        self.transactions += 1;
+        let transaction = self.transactions;
+        Some(self.insert(Line { key, status: Status::New, when: When::Always, visible, transaction }))
+    }
+
+    fn insert(&mut self, line: Line) -> Seq {
         self.table.last += 1;
         let seq = Seq(self.table.last);
-        self.table.lines.insert(seq, Line { key, status: Status::New, when: When::Always, visible });
-        Some(seq)
+        self.table.lines.insert(seq, line);
+        seq
+    }
+
+    /// What the writer does about a row that it has inserted.
+    fn note(&mut self, seq: Seq) {
+        let line = self.table.lines[&seq].clone();
+        let partition = partition(line.key.as_ref());
+        let epoch = match &line.key {
+            Some(key) => self.flight.expect(key, seq, partition),
+            None => self.flight.reserve(seq, partition, self.now + Duration::from_secs(2)),
+        };
+        let delivery = epoch.map(|epoch| Delivery::new(record(seq, &line), epoch));
+        let job = delivery.map(|delivery| Job { delivery, written: self.now });
+        if job.is_some() || line.key.is_some() {
+            self.noted.push(Noted { seq, key: line.key, job });
+        }
+    }
+
+    fn of_transaction_of(&self, seq: Seq) -> Vec<Seq> {
+        let transaction = self.table.lines[&seq].transaction;
+        let lines = self.table.lines.iter().filter(|(_, line)| line.transaction == transaction);
+        lines.map(|(seq, _)| *seq).collect()
     }
 
     fn page(&mut self, limit: usize, over_settle: bool) {
-        let limit = limit.min(self.flight.room());
-        if limit == 0 {
-            return;
-        }
-        self.flight.begin_read();
-        let after = self.flight.position().clone();
-        let mut mark = self.open().first().map_or(Seq(self.table.last), |seq| Seq(seq.0 - 1));
-        let fresh = |line: &Line| line.visible && line.status == Status::New && line.when == When::Always;
-        let above = self.table.lines.range(Seq(after.seq.0 + 1)..).filter(|(_, line)| fresh(line));
-        let snapshot: Vec<(Seq, Line)> = above.map(|(seq, line)| (*seq, line.clone())).collect();
+        self.begin_page(limit);
         if over_settle {
             [Step::EndSettle, Step::BeginSettle, Step::EndSettle].iter().for_each(|step| self.play(step));
         }
-        let mut rows = Vec::new();
+        self.end_page();
+    }
+
+    fn begin_page(&mut self, limit: usize) {
+        self.end_page();
+        let limit = limit.min(self.flight.room());
+        if limit == 0 || self.flight.owned.active().is_empty() {
+            return;
+        }
+        self.flight.begin_page();
+        let after = self.flight.position().clone();
+        let mark = self.open().first().map_or(Seq(self.table.last), |seq| Seq(seq.0 - 1));
+        let fresh = |line: &Line| line.visible && line.status == Status::New && line.when == When::Always;
+        let above = self.table.lines.range(Seq(after.seq.0 + 1)..).filter(|(_, line)| fresh(line));
+        let snapshot: Vec<(Seq, Line)> = above.map(|(seq, line)| (*seq, line.clone())).collect();
+        self.paging = Some(Paging { after, mark, limit, snapshot });
+    }
+
+    fn end_page(&mut self) {
+        let Some(Paging { after, mut mark, limit, snapshot }) = self.paging.take() else { return };
+        let (mut rows, mut whole) = (Vec::new(), true);
         for (seq, line) in &snapshot {
             if rows.len() >= limit {
                 mark = mark.min(Seq(seq.0 - 1));
+                whole = false;
                 break;
             }
             if self.wants(*seq, line) {
@@ -363,11 +467,15 @@ impl World {
             }
         }
         self.place(rows);
-        self.flight.advance(Position::at(mark.max(after.seq)));
+        if *self.flight.position() == after {
+            self.flight.advance(Position::at(mark.max(after.seq)));
+        }
+        self.flight.page_is_read(whole, self.now);
         self.flight.end_read();
     }
 
     fn due(&mut self, over_settle: bool) {
+        self.end_page();
         self.flight.begin_read_due();
         let freed = self.table.holds.iter().filter(|(_, held)| held.0 == HoldKind::Overflow);
         let freed: Vec<Hold> = freed.map(|(key, held)| hold(key, *held)).collect();
@@ -383,6 +491,7 @@ impl World {
     }
 
     fn look_up(&mut self) {
+        self.end_page();
         let (seqs, _) = self.flight.lookups(self.now, 2);
         self.flight.begin_read();
         let rows = seqs.iter().filter_map(|seq| {
@@ -398,6 +507,7 @@ impl World {
 
     fn fetch(&mut self) {
         const LIMIT: usize = 2;
+        self.end_page();
         for fetch in self.flight.lanes_to_fetch(9) {
             self.flight.begin_read();
             let of_key = |line: &Line| line.key.as_ref() == Some(&fetch.key) && line.is_pending();
@@ -569,7 +679,7 @@ fn which_of<T: Clone>(which: Index, of: &[T]) -> Option<T> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
     fn nothing_is_lost_doubled_or_reordered_whatever_happens(
@@ -675,7 +785,8 @@ fn followers_that_are_fetched_for_a_leaving_partition_are_handed_on() {
 #[test]
 fn a_reservation_that_is_looked_up_in_a_leaving_partition_is_handed_on() {
     let mut world = World::new();
-    for step in [Step::Reserve, Step::Commit(0), Step::Page(5), Step::Abandon(0), Step::BeginLeave, Step::Lookup] {
+    for step in [Step::Reserve(None), Step::Commit(0), Step::Page(5), Step::Abandon(0), Step::BeginLeave, Step::Lookup]
+    {
         world.play(&step);
     }
     let (_, mark) = world.flight.give_up(only(Partition(0)), 0);
