@@ -36,6 +36,11 @@
 //! blocks and could not be dropped, its next owner has suspects as ever. What is given up for this: an event that makes
 //! its process stand still for longer than the lease, without killing it, is no longer counted by that process
 //! itself, only by others that take it over.
+//!
+//! # When the lease is ended before its time
+//! Only a process that has joined under the same name does that: the same service, started again before this process was
+//! gone, or one that was given the name of another by mistake. If the node joined again at once, the two would end each
+//! other's lease in turn, and deliver little in between. So it stands back for as long as a lease lasts, and says why.
 
 use std::{
     collections::BTreeMap,
@@ -139,7 +144,10 @@ impl Ownership {
         let (lease, deadline) = match held.filter(|(_, deadline)| Instant::now() < *deadline) {
             Some(held) => held,
             None if self.shared.is_departing() => return Ok(Instant::now() + self.shared.settings.stale_after),
-            None => self.join().await?,
+            None => match self.stands_back() {
+                Some(until) => return Ok(until),
+                None => self.join().await?,
+            },
         };
         // A call that hangs must not outlive the lease unnoticed.
         if let Ok(done) = timeout_at(deadline, self.tend(&lease)).await {
@@ -147,6 +155,13 @@ impl Ownership {
         }
         self.shared.lose_lease(&lease, "the database did not answer before the lease ran out");
         Err(StoreError::new(StoreErrorKind::Unavailable, "the database did not answer in time"))
+    }
+
+    /// Until when the node must not join, because another of its name has ended its lease.
+    fn stands_back(&self) -> Option<Instant> {
+        let mut until = self.shared.stand_back_until.lock();
+        until.take_if(|until| Instant::now() >= *until);
+        *until
     }
 
     async fn join(&mut self) -> Result<(Lease, Instant), StoreError> {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -51,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) evicted: Notify,
     /// Another process has told the nodes to look around.
     pub(crate) look_around: AtomicBool,
+    /// The lease was ended before its time: the node joins no sooner.
+    pub(crate) stand_back_until: Mutex<Option<Instant>>,
     /// The outbox shuts down: everything is given up, and nothing taken.
     pub(crate) departing: AtomicBool,
     /// What was given up for good, and could not be released yet.
@@ -96,6 +98,7 @@ impl Shared {
             own: Notify::new(),
             evicted: Notify::new(),
             look_around: AtomicBool::new(false),
+            stand_back_until: Mutex::default(),
             departing: AtomicBool::new(false),
             unreleased: Mutex::default(),
             hints: Notify::new(),
@@ -154,15 +157,29 @@ impl Shared {
     /// A lease is not in force any more: whatever runs under it is dropped, and whatever waits is forgotten.
     /// Nothing happens if the node has another lease by now.
     pub(crate) fn lose_lease(&self, lease: &Lease, why: &str) {
-        let (stale, lost) = {
+        let (stale, lost, ended) = {
             let mut flight = self.flight.lock();
             if flight.owned.lease() != Some(lease) {
                 return;
             }
+            let now = Instant::now();
+            let ended = flight.owned.deadline().is_some_and(|deadline| now < deadline);
+            if ended {
+                *self.stand_back_until.lock() = Some(now + self.settings.stale_after);
+            }
             // Behind one lock: between the two the node may join again, and what runs then is not to be dropped.
-            (flight.lose_everything(), std::mem::take(&mut *self.session.lock()))
+            (flight.lose_everything(), std::mem::take(&mut *self.session.lock()), ended)
         };
         tracing::warn!(node = %self.node, why, dropped_outcomes = stale, "the node has lost its lease");
+        if ended && !self.is_departing() {
+            let wait = self.settings.stale_after;
+            tracing::error!(
+                node = %self.node,
+                ?wait,
+                "the lease was ended before its time, as by another process with this node's name: the node stands back. Give \
+                 each process a name of its own"
+            );
+        }
         self.meters.stale_settles.increment(stale as u64);
         self.meters.partitions_owned.set(0.0);
         lost.cancel();

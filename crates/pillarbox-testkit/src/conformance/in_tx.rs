@@ -172,7 +172,10 @@ pub async fn a_panic_or_a_timeout_voids_the_transaction_and_counts_for_the_culpr
 /// H9, P4: what a node did after it had lost its lease leaves no trace.
 pub async fn the_work_of_a_fenced_node_leaves_no_trace<B: Backend>() {
     let scene = Scene::<B>::new().await;
-    let outbox = scene.process().await.handle_in_tx(scene.adds(|_, _| done())).start().await.expect("start");
+    // As long as it stands back for another of its name.
+    let lease = Duration::from_secs(1);
+    let outbox =
+        scene.process().await.lease(lease).handle_in_tx(scene.adds(|_, _| done())).start().await.expect("start");
     let gate = scene.faults().stop_before(Call::BeginWork);
     write(&outbox, events(["a"])).await;
     gate.reached().await;
