@@ -288,3 +288,107 @@ async fn a_hundred_thousand_events_are_a_hundred_thousand_deliveries() {
     let wrong = times.iter().filter(|times| times.load(Ordering::Relaxed) != 1).count();
     assert_eq!((wrong, total.load(Ordering::Relaxed)), (0, ALL));
 }
+
+/// Inserts an event with a key into a transaction of the caller's own, and waits for the page that looks for what comes
+/// before it.
+async fn expected(stage: &Stage, outbox: &Outbox<Store>, key: &str) -> (MemoryTx, Receipt) {
+    stage.read_through().await;
+    let mut tx = outbox.store().begin().await.unwrap();
+    let pages = stage.faults().calls(Call::Page);
+    let receipt = outbox.write(&mut tx, keyed(key)).await.unwrap();
+    until("a page", || stage.faults().calls(Call::Page) > pages).await;
+    pass(Duration::from_millis(1)).await;
+    (tx, receipt)
+}
+
+/// O1, P5: what comes before an event with a key is read while its transaction is open: it is delivered without another
+/// read, and no page shows it a second time.
+#[tokio::test(start_paused = true)]
+async fn an_event_with_a_key_needs_no_read_after_its_commit() {
+    let stage = Stage::new();
+    let outbox = stage.single().start().await.unwrap();
+    let (tx, receipt) = expected(&stage, &outbox, "k").await;
+    let ids = receipt.ids().to_vec();
+    let reader = stage.faults().stop_before(Call::Page);
+    outbox.store().commit(tx).await.unwrap();
+    receipt.confirm();
+    stage.probe.wait_for(1).await;
+    reader.open();
+    stage.read_through().await;
+    outbox.shutdown().await;
+    stage.probe.assert_each_once(&ids);
+}
+
+/// O1: when the commit is faster than that page, the event waits for it, and for nothing else.
+#[tokio::test(start_paused = true)]
+async fn an_event_with_a_key_that_is_committed_first_waits_for_the_page() {
+    let stage = Stage::new();
+    let outbox = stage.single().start().await.unwrap();
+    stage.read_through().await;
+    let mut tx = outbox.store().begin().await.unwrap();
+    let snapshot = stage.faults().stop_with_snapshot();
+    let receipt = outbox.write(&mut tx, keyed("k")).await.unwrap();
+    let ids = receipt.ids().to_vec();
+    snapshot.reached().await;
+    outbox.store().commit(tx).await.unwrap();
+    receipt.confirm();
+    pass(Duration::from_millis(1)).await;
+    assert_eq!(stage.probe.log().begun(), 0, "what comes before it is not known yet");
+    let reader = stage.faults().stop_before(Call::Page);
+    snapshot.open();
+    stage.probe.wait_for(1).await;
+    reader.open();
+    stage.read_through().await;
+    outbox.shutdown().await;
+    stage.probe.assert_each_once(&ids);
+}
+
+/// O1: what another process wrote of the key, and committed before, is found by that page and comes first.
+#[tokio::test(start_paused = true)]
+async fn an_event_with_a_key_comes_after_what_another_process_wrote_before() {
+    let stage = Stage::new();
+    let outbox = stage.single().start().await.unwrap();
+    stage.read_through().await;
+    let first = stage.probe.stop(Which::of_key("k"), 1);
+    let reader = stage.faults().stop_before(Call::Page);
+    reader.reached().await;
+    let earlier = stage.write_cold([keyed("k")]).await[0];
+    let mut tx = outbox.store().begin().await.unwrap();
+    let receipt = outbox.write(&mut tx, keyed("k")).await.unwrap();
+    outbox.store().commit(tx).await.unwrap();
+    let ids = [earlier, receipt.ids()[0]];
+    receipt.confirm();
+    pass(Duration::from_millis(1)).await;
+    assert_eq!(stage.probe.log().begun(), 0, "what comes before it is not known yet");
+    reader.open();
+    first.reached().await;
+    assert_eq!(stage.probe.log().begun(), 1);
+    first.open();
+    stage.probe.wait_for(2).await;
+    outbox.shutdown().await;
+    stage.probe.assert_each_once(&ids);
+    stage.probe.assert_in_order_per_key();
+}
+
+/// O1, O8: of a transaction whose first receipt was dropped, the second event of the key does not overtake the first.
+#[tokio::test(start_paused = true)]
+async fn an_event_whose_receipt_was_dropped_is_not_overtaken_by_the_next_of_its_transaction() {
+    let stage = Stage::new();
+    let outbox = stage.single().start().await.unwrap();
+    let (mut tx, first) = expected(&stage, &outbox, "k").await;
+    let mut ids = first.ids().to_vec();
+    drop(first);
+    let second = outbox.write(&mut tx, keyed("k")).await.unwrap();
+    ids.extend_from_slice(second.ids());
+    stage.read_through().await;
+    let reader = stage.faults().stop_before(Call::Page);
+    outbox.store().commit(tx).await.unwrap();
+    second.confirm();
+    reader.reached().await;
+    assert_eq!(stage.probe.log().begun(), 0, "the second went ahead");
+    reader.open();
+    stage.probe.wait_for(2).await;
+    outbox.shutdown().await;
+    stage.probe.assert_each_once(&ids);
+    stage.probe.assert_in_order_per_key();
+}
