@@ -1,9 +1,12 @@
-//! A sink as a handler: deliveries go in one by one, and out in batches.
+//! A sink as a handler: deliveries go in one by one or a few together, and out in batches.
 //!
-//! A worker that hands over a delivery waits for the receiver's word on it. One task takes what is ready, without waiting
+//! A worker that hands over deliveries waits for the receiver's word on them. One task takes what is ready, without waiting
 //! for more, and sends it as a batch while the next one gathers; so a batch is as large as the sink is slow. A second one
 //! is sent beside it when it is half full: then the sink has work while the first one's answers make room for more. Events
 //! of one key are never under way together: the next is delivered when the one before it is settled.
+//!
+//! Where the sink is the only handler, a worker hands over what waits together, and gets one answer for all of it:
+//! a worker for each message costs more than the message.
 //!
 //! A message may wait long for its turn, where the receiver is slow and a backlog large. That is nobody's failure: the time
 //! that a delivery may take begins with its batch.
@@ -13,17 +16,17 @@
 //!   arrived arrives a second time, with the same id;
 //! - after the receiver's word, before the settle: the same.
 //!
-//! When a delivery is dropped, because the lease is lost or its time is over, and its message still waits here, it is
+//! When deliveries are dropped, because the lease is lost or their time is over, and their messages still wait here, they are
 //! not sent.
 
-use std::{fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{collections::VecDeque, fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use pillarbox_core::{
     Delivery, Event, HandlerError, Outcome, RetryPolicy,
     domain::Answer,
     engine::Handler,
-    port::{BoxFuture, Message, Pace, Sent, Sink, SinkError, SinkErrorKind},
+    port::{BoxFuture, Message, Sent, Sink, SinkError, SinkErrorKind},
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -61,15 +64,16 @@ pub struct Outlet {
     mode: Mode,
     source: Arc<str>,
     batch: usize,
+    at_once: usize,
     retry: Option<RetryPolicy>,
     timeout: Duration,
     queue: tokio::sync::OnceCell<mpsc::Sender<Waiting>>,
 }
 
-/// A message, and who waits for the word on it.
+/// Messages that were handed over together, and who waits for the word on them.
 struct Waiting {
-    message: Message,
-    answer: oneshot::Sender<Sent>,
+    messages: Vec<Message>,
+    answer: oneshot::Sender<Vec<Sent>>,
 }
 
 impl Outlet {
@@ -85,6 +89,7 @@ impl Outlet {
             mode: Mode::default(),
             source: "/pillarbox".into(),
             batch: 500,
+            at_once: 1,
             retry: None,
             timeout: TIMEOUT,
             queue: tokio::sync::OnceCell::new(),
@@ -112,6 +117,14 @@ impl Outlet {
         self
     }
 
+    /// How many deliveries a worker hands over together at the most, of events that no other handler takes; never more than
+    /// the sink takes in one batch. As many are under way at once as there are workers, times this. Default: 1.
+    #[must_use]
+    pub fn at_once(mut self, deliveries: usize) -> Self {
+        self.at_once = deliveries.max(1);
+        self
+    }
+
     /// Retries by this policy, whatever the outbox's is.
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
@@ -126,7 +139,29 @@ impl Outlet {
         self
     }
 
-    async fn pass_on(&self, delivery: Delivery) -> Answer {
+    /// The messages of these deliveries go to the sink, where they have one; an answer for each.
+    async fn pass_on(&self, deliveries: &[Delivery]) -> Vec<Answer> {
+        let mut messages = Vec::with_capacity(deliveries.len());
+        let mut answers: Vec<Answer> = Vec::with_capacity(deliveries.len());
+        for delivery in deliveries {
+            answers.push(self.message(delivery).map(|message| {
+                messages.push(message);
+                Outcome::Done
+            }));
+        }
+        if messages.is_empty() {
+            return answers;
+        }
+        let mut sent = self.hand_over(messages).await.into_iter();
+        for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
+            if let Err(error) = sent.next().unwrap_or_else(|| Err(closed())) {
+                *answer = Err(self.failure(&error));
+            }
+        }
+        answers
+    }
+
+    fn message(&self, delivery: &Delivery) -> Result<Message, HandlerError> {
         let event = delivery.event();
         let target = self
             .rules
@@ -140,14 +175,22 @@ impl Outlet {
             let words = format!("{}: the payload has {size} bytes, and {largest} is the most that it takes", self.name);
             return Err(HandlerError::msg(words).permanent());
         }
+        Ok(message)
+    }
+
+    /// The receiver's word on each message; none at all if the sink is closed.
+    async fn hand_over(&self, messages: Vec<Message>) -> Vec<Sent> {
         let (answer, word) = oneshot::channel();
         let queue = self.queue.get_or_init(async || self.open()).await;
-        let sent = match queue.send(Waiting { message, answer }).await {
-            Ok(()) => word.await.unwrap_or_else(|_| Err(closed())),
-            Err(_) => Err(closed()),
-        };
-        sent.map_err(|error| self.failure(&error))?;
-        Ok(Outcome::Done)
+        match queue.send(Waiting { messages, answer }).await {
+            Ok(()) => word.await.unwrap_or_default(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// How many messages one batch has at the most.
+    fn most(&self) -> usize {
+        self.batch.min(self.sink.pace().batch).max(1)
     }
 
     fn failure(&self, error: &SinkError) -> HandlerError {
@@ -163,14 +206,25 @@ impl Outlet {
     /// Starts the task that sends. It ends with the outlet.
     fn open(&self) -> mpsc::Sender<Waiting> {
         let (queue, waiting) = mpsc::channel(self.batch * 2);
-        tokio::spawn(send(self.sink.clone(), waiting, self.batch, self.timeout));
+        tokio::spawn(send(self.sink.clone(), waiting, self.most(), self.timeout));
         queue
     }
 }
 
 impl Handler for Outlet {
     fn handle(&self, delivery: Delivery) -> BoxFuture<'_, Answer> {
-        Box::pin(self.pass_on(delivery))
+        Box::pin(async move {
+            let answers = self.pass_on(std::slice::from_ref(&delivery)).await;
+            answers.into_iter().next().unwrap_or_else(|| Err(self.failure(&closed())))
+        })
+    }
+
+    fn at_once(&self) -> usize {
+        self.at_once.min(self.most())
+    }
+
+    fn handle_all(&self, deliveries: Vec<Delivery>) -> BoxFuture<'_, Vec<Answer>> {
+        Box::pin(async move { self.pass_on(&deliveries).await })
     }
 
     fn takes(&self, event: &Event) -> bool {
@@ -211,33 +265,67 @@ fn closed() -> SinkError {
 
 /// Sends what is ready, batch after batch, until nobody can hand over more.
 async fn send(sink: Arc<dyn Sink>, mut queue: mpsc::Receiver<Waiting>, most: usize, within: Duration) {
-    let Pace { batch, batches } = sink.pace();
-    let most = most.min(batch).max(1);
+    let batches = sink.pace().batches;
     let mut under_way = FuturesUnordered::new();
-    let (mut ready, mut is_open) = (Vec::new(), true);
+    let (mut ready, mut is_open) = (Ready::default(), true);
     loop {
         // Beside another, a few messages would take the place of many.
-        let is_worth_it = under_way.is_empty() || (under_way.len() < batches && ready.len() >= most.div_ceil(2));
-        if !ready.is_empty() && is_worth_it {
-            under_way.push(send_batch(&*sink, std::mem::take(&mut ready), within));
+        let is_worth_it = under_way.is_empty() || (under_way.len() < batches && ready.messages >= most.div_ceil(2));
+        if !ready.waiting.is_empty() && is_worth_it {
+            under_way.push(send_batch(&*sink, ready.take(most), within));
             continue;
         }
         if !is_open && under_way.is_empty() {
             return;
         }
-        let room = most - ready.len();
+        let room = most.saturating_sub(ready.messages);
         tokio::select! {
             biased;
             Some(()) = under_way.next() => {}
-            count = queue.recv_many(&mut ready, room), if is_open && room > 0 => is_open = count > 0,
+            count = queue.recv_many(&mut ready.incoming, room), if is_open && room > 0 => {
+                is_open = count > 0;
+                ready.gather();
+            }
         }
     }
 }
 
+/// What waits to be sent.
+#[derive(Default)]
+struct Ready {
+    incoming: Vec<Waiting>,
+    waiting: VecDeque<Waiting>,
+    messages: usize,
+}
+
+impl Ready {
+    fn gather(&mut self) {
+        self.messages += self.incoming.iter().map(|waiting| waiting.messages.len()).sum::<usize>();
+        self.waiting.extend(self.incoming.drain(..));
+    }
+
+    /// The first, and those after it that there is room for: what was handed over together is sent together.
+    fn take(&mut self, most: usize) -> Vec<Waiting> {
+        let mut room = most;
+        let mut taken = Vec::with_capacity(self.waiting.len());
+        while let Some(next) = self.waiting.pop_front_if(|next| taken.is_empty() || next.messages.len() <= room) {
+            room = room.saturating_sub(next.messages.len());
+            self.messages -= next.messages.len();
+            taken.push(next);
+        }
+        taken
+    }
+}
+
 async fn send_batch(sink: &dyn Sink, waiting: Vec<Waiting>, within: Duration) {
-    // Who does not wait any more may have lost its lease, and its event is another's.
+    // Who does not wait any more may have lost its lease, and its events are another's.
     let waiting = waiting.into_iter().filter(|waiting| !waiting.answer.is_closed());
-    let (batch, answers): (Vec<_>, Vec<_>) = waiting.map(|waiting| (waiting.message, waiting.answer)).unzip();
+    let (mut batch, mut answers) = (Vec::new(), Vec::new());
+    for Waiting { messages, answer } in waiting {
+        answers.push((messages.len(), answer));
+        // Nearly always there is one: what it has need not be moved.
+        if batch.is_empty() { batch = messages } else { batch.extend(messages) }
+    }
     if batch.is_empty() {
         return;
     }
@@ -249,8 +337,9 @@ async fn send_batch(sink: &dyn Sink, waiting: Vec<Waiting>, within: Duration) {
     };
     let missing = || SinkError::failed("the sink gave no answer for this message");
     sent.resize_with(batch.len(), || Err(missing()));
-    for (answer, sent) in answers.into_iter().zip(sent) {
+    let mut sent = sent.into_iter();
+    for (count, answer) in answers {
         // Who does not wait any more is delivered to again.
-        let _ = answer.send(sent);
+        let _ = answer.send(sent.by_ref().take(count).collect());
     }
 }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use pillarbox_core::{
     Outbox,
-    engine::OutboxError,
+    engine::{Handler, OutboxError},
     port::{Sent, Sink, SinkError, Store, Tracer},
 };
 
@@ -16,6 +16,9 @@ use crate::{
 /// What all relays of an outbox are called. A node of another group has other handlers, and the two would take each
 /// other's events.
 const GROUP: &str = "relay";
+
+/// What may be under way is in so many hands, where there is one sink: while some wait for the sink's word, others gather.
+const HANDS: usize = 4;
 
 /// How long a check waits for a sink.
 const CHECK_WITHIN: Duration = Duration::from_secs(10);
@@ -46,6 +49,11 @@ impl<S: Store> Relay<S> {
                 .batch(config.messages.batch);
             if let Some(timeout) = config.outbox.handler_timeout() {
                 outlet = outlet.timeout(timeout);
+            }
+            if config.sinks.len() == 1 {
+                let deliveries = config.outbox.workers();
+                outlet = outlet.at_once(deliveries / HANDS);
+                builder = builder.workers(deliveries.div_ceil(Handler::at_once(&outlet)));
             }
             builder = builder.handle_every(outlet);
         }

@@ -103,13 +103,17 @@ impl Traces {
     }
 
     /// The span of a call with several deliveries, and one for each of them.
-    pub(crate) fn batch(&self, deliveries: &mut [Delivery]) -> (Span, Vec<Span>) {
+    pub(crate) fn batch(&self, deliveries: &mut [Delivery], passes_on: bool) -> (Span, Vec<Span>) {
         let handler = deliveries.first().map(Delivery::handler_id).unwrap_or_default();
         let events = number(deliveries.len());
         let Some(tracer) = &self.0 else {
             let call = debug_span!(target: TARGET, parent: None, "deliver batch", handler, events);
             return (call, vec![Span::none(); deliveries.len()]);
         };
+        if passes_on {
+            // Who sends on does nothing with them together that would have a meaning of its own.
+            return (Span::none(), deliveries.iter_mut().map(|delivery| self.delivery(delivery, true)).collect());
+        }
         let call = info_span!(target: TARGET, parent: None, "deliver batch", otel.kind = "consumer", handler, events);
         let each = deliveries.iter_mut().map(|delivery| {
             let span = self.delivery(delivery, false);

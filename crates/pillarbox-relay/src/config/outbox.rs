@@ -165,9 +165,14 @@ impl OutboxConfig {
         Ok(())
     }
 
+    /// How many deliveries may be under way at once.
+    pub fn workers(&self) -> usize {
+        self.workers.unwrap_or(WORKERS)
+    }
+
     /// Brings the settings to a builder.
     pub fn apply<S: Store>(&self, builder: Builder<S, MultiNode>) -> Builder<S, MultiNode> {
-        let mut builder = builder.workers(self.workers.unwrap_or(WORKERS));
+        let mut builder = builder.workers(self.workers());
         macro_rules! set {
             ($($name:ident),+) => {
                 $(if let Some(value) = self.$name.clone() { builder = builder.$name(value); })+

@@ -6,11 +6,11 @@
 
 use std::time::Duration;
 
-use futures_util::future::{join_all, select_all};
-
+use futures_util::future::join_all;
+use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
-use super::{Cut, Report, Worker};
+use super::{Cut, Report, Worker, takes_several};
 use crate::{
     domain::{Delivery, Failure, HandlerError, Outcome, Verdict},
     engine::{
@@ -22,26 +22,39 @@ use crate::{
 };
 
 impl Worker {
-    pub(super) async fn deliver_batch(&self, first: Job, registered: &Registered, most: usize, cut: Cut<'_>) {
-        let jobs = self.gather(first, most, false, |other| std::ptr::eq(other, registered));
+    pub(super) async fn deliver_batch(
+        &self,
+        first: Job,
+        registered: &Registered,
+        most: usize,
+        handler: &dyn BatchHandler,
+        cut: Cut<'_>,
+    ) {
+        let jobs = self.gather(first, most, false, |other, delivery| {
+            let takes = match &other.runs {
+                Runs::Each(handler) => takes_several(&**handler, delivery),
+                Runs::Batch { .. } | Runs::InTx(_) => true,
+            };
+            takes && std::ptr::eq(other, registered)
+        });
         let begun: Vec<_> = jobs.iter().map(|job| self.begins(job)).collect();
         let deliveries: Vec<_> = jobs.iter().map(|job| job.delivery.to(&registered.id)).collect();
-        let Runs::Batch { handler, .. } = &registered.runs else { return };
-        let evictions = deliveries.iter().map(|delivery| Box::pin(self.evicted(delivery)));
         let judged = tokio::select! {
             biased;
-            judged = self.run_batch(registered, &**handler, &deliveries) => judged,
+            judged = self.run_batch(registered, handler, &deliveries) => judged,
             () = cut.off() => return self.interrupted(&deliveries),
-            _ = select_all(evictions) => {
+            () = self.evicted(&deliveries) => {
                 // One is another node's to deliver; the others wait again, here.
                 self.interrupted(deliveries.iter().filter(|delivery| !self.shared.flight.lock().is_running(delivery)));
                 return self.take_back(jobs);
             }
         };
-        for ((delivery, verdict), begun) in deliveries.iter().zip(judged).zip(begun) {
-            self.shared.meters.handler_time.record(begun.elapsed().as_secs_f64());
-            self.conclude(delivery, Judged::alone(verdict));
-        }
+        let now = Instant::now();
+        let ends = deliveries.iter().zip(judged).zip(begun).map(|((delivery, verdict), begun)| {
+            self.shared.meters.handler_time.record(now.saturating_duration_since(begun).as_secs_f64());
+            (delivery, self.end_of(delivery, Judged::alone(verdict)))
+        });
+        self.end_all(ends.collect::<Vec<_>>());
     }
 
     /// Puts jobs that ended in nothing back where workers find them.
@@ -64,7 +77,7 @@ impl Worker {
         deliveries: &[Delivery],
     ) -> Vec<Verdict> {
         let limit = self.calling().limit(registered);
-        let begun = tokio::time::Instant::now();
+        let begun = Instant::now();
         let before = join_all(deliveries.iter().map(|delivery| self.before(delivery, limit))).await;
         let passed: Vec<_> = before.iter().map(|(_, refused)| refused.is_none()).collect();
         let of_those = |passed: &[bool]| {
@@ -108,7 +121,7 @@ impl Worker {
             Some(Ok(ticket)) => Some(ticket),
             None => None,
         };
-        let (span, each) = self.shared.traces.batch(&mut deliveries);
+        let (span, each) = self.shared.traces.batch(&mut deliveries, handler.passes_on());
         // Reading payloads is users' code as well.
         let read = || std::future::ready(Ok(span.in_scope(|| handler.handle(&deliveries))));
         let read = guard(self.calling().limit(registered), read).await;

@@ -90,7 +90,7 @@ impl Worker {
     pub(super) async fn deliver_in_tx(&self, first: Job, cut: Cut<'_>) {
         let Some(desk) = &self.desk else { return self.interrupted([&first.delivery]) };
         let most = self.shared.settings.events_per_transaction;
-        let jobs = self.gather(first, most, true, |other| matches!(other.runs, Runs::InTx(_)));
+        let jobs = self.gather(first, most, true, |other, _| matches!(other.runs, Runs::InTx(_)));
         let deliveries: Vec<_> = jobs.iter().map(|job| job.delivery.clone()).collect();
         tokio::select! {
             biased;
@@ -223,7 +223,7 @@ impl Worker {
                 let answer = tokio::select! {
                     biased;
                     answer = guard(limit, handle) => answer,
-                    () = self.evicted(&delivery) => return (None, Left::Void),
+                    () = self.evicted(std::slice::from_ref(&delivery)) => return (None, Left::Void),
                 };
                 let (result, left) = self.keep_or_undo(open, answer).await;
                 ended(&span, &result);

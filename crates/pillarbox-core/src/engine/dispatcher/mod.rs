@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     calling::{Calling, Judged, guard},
-    flight::{End, Job, Then},
-    handler::{Registered, Routes, Runs},
+    flight::{End, Job, Signals, Then},
+    handler::{Handler, Registered, Routes, Runs, Several},
     settings::{OnDeadHead, OnSuccess},
     shared::Shared,
     work::Desk,
@@ -189,10 +189,16 @@ impl Worker {
         let handlers = shared.routes.find(job.delivery.event());
         match handlers {
             [] => return self.no_route(&job.delivery),
+            // In boxes: who has no such handlers need not keep room for them.
             [alone] => match &alone.runs {
+                Runs::Each(handler) if takes_several(&**handler, &job.delivery) => {
+                    let several = Several(&**handler);
+                    return Box::pin(self.deliver_batch(job, alone, handler.at_once(), &several, cut)).await;
+                }
                 Runs::Each(_) => {}
-                // In boxes: who has no such handlers need not keep room for them.
-                Runs::Batch { most, .. } => return Box::pin(self.deliver_batch(job, alone, *most, cut)).await,
+                Runs::Batch { most, handler } => {
+                    return Box::pin(self.deliver_batch(job, alone, *most, &**handler, cut)).await;
+                }
                 Runs::InTx(_) => return Box::pin(self.deliver_in_tx(job, cut)).await,
             },
             _ => {}
@@ -203,7 +209,7 @@ impl Worker {
             biased;
             judged = self.run_handlers(handlers, &delivery) => Some(judged),
             () = cut.off() => None,
-            () = self.evicted(&delivery) => None,
+            () = self.evicted(std::slice::from_ref(&delivery)) => None,
         };
         let Some(judged) = judged else {
             return self.interrupted([&delivery]);
@@ -219,15 +225,16 @@ impl Worker {
         begun
     }
 
-    /// Comes back when a delivery is taken from its worker, because its partition is given up.
-    fn evicted<'a>(&'a self, delivery: &'a Delivery) -> impl Future<Output = ()> + 'a {
+    /// Comes back when one of these deliveries is taken from its worker, because its partition is given up.
+    fn evicted<'a>(&'a self, deliveries: &'a [Delivery]) -> impl Future<Output = ()> + 'a {
         let mut told = self.shared.evicted.notified();
         async move {
             loop {
                 told.await;
                 // Listening before the look: what comes in between is heard.
                 told = self.shared.evicted.notified();
-                if !self.shared.flight.lock().is_running(delivery) {
+                let flight = self.shared.flight.lock();
+                if !deliveries.iter().all(|delivery| flight.is_running(delivery)) {
                     return;
                 }
             }
@@ -243,13 +250,14 @@ impl Worker {
     }
 
     /// A job, and what else waits that can be dealt with together with it.
-    fn gather(&self, first: Job, most: usize, share: bool, takes: impl Fn(&Registered) -> bool) -> Vec<Job> {
+    fn gather(&self, first: Job, most: usize, share: bool, takes: impl Fn(&Registered, &Delivery) -> bool) -> Vec<Job> {
         let mut jobs = vec![first];
         if self.serves == Serves::Suspects || most <= 1 {
             return jobs;
         }
         let routes = &self.shared.routes;
-        let takes = |job: &Job| routes.gathering(job.delivery.event()).is_some_and(|handler| takes(handler));
+        let gathering = |job: &Job| routes.gathering(job.delivery.event());
+        let takes = |job: &Job| gathering(job).is_some_and(|handler| takes(handler, &job.delivery));
         let (along, signals) = self.shared.flight.lock().draw_along(most - 1, share, Instant::now(), takes);
         self.shared.signal(signals);
         jobs.extend(along);
@@ -358,11 +366,17 @@ impl Worker {
     }
 
     /// From the verdict to the settler.
-    fn conclude(&self, delivery: &Delivery, Judged { verdict, progress }: Judged) {
+    fn conclude(&self, delivery: &Delivery, judged: Judged) {
+        let end = self.end_of(delivery, judged);
+        self.end(delivery, end);
+    }
+
+    /// What a verdict means for the table and for the key.
+    fn end_of(&self, delivery: &Delivery, Judged { verdict, progress }: Judged) -> End {
         let settings = &self.shared.settings;
         let meters = &self.shared.meters;
         let id = delivery.event().id();
-        let end = match verdict {
+        match verdict {
             Verdict::Done => {
                 meters.delivered.increment(1);
                 End { change: self.success(), then: Then::Next }
@@ -388,8 +402,7 @@ impl Worker {
                 let change = Change::Dead { attempts, error, progress, hold };
                 End { change, then: if hold { Then::Hold } else { Then::Next } }
             }
-        };
-        self.end(delivery, end);
+        }
     }
 
     /// What a success writes.
@@ -405,14 +418,33 @@ impl Worker {
     }
 
     fn end(&self, delivery: &Delivery, end: End) {
-        let signals = self.shared.flight.lock().answer(delivery, end, Instant::now());
-        if let Some(signals) = signals {
-            self.shared.signal(signals);
-        } else {
+        self.end_all([(delivery, end)]);
+    }
+
+    /// The ends of several deliveries, behind one lock and with one ring of each bell.
+    fn end_all<'a>(&self, ends: impl IntoIterator<Item = (&'a Delivery, End)>) {
+        let mut signals = Signals::default();
+        let mut stale = Vec::new();
+        let now = Instant::now();
+        let mut flight = self.shared.flight.lock();
+        for (delivery, end) in ends {
+            match flight.answer(delivery, end, now) {
+                Some(of_one) => signals.join(of_one),
+                None => stale.push(delivery.event().id()),
+            }
+        }
+        drop(flight);
+        self.shared.signal(signals);
+        for id in stale {
             self.shared.meters.stale_settles.increment(1);
-            tracing::warn!(event_id = %delivery.event().id(), "the outcome is stale: the partition is no longer this node's");
+            tracing::warn!(event_id = %id, "the outcome is stale: the partition is no longer this node's");
         }
     }
+}
+
+/// Whether a handler that is alone with an event takes others along. What it has achieved before is judged by itself.
+fn takes_several(handler: &dyn Handler, delivery: &Delivery) -> bool {
+    handler.at_once() > 1 && delivery.record().progress.is_none() && handler.takes(delivery.event())
 }
 
 impl std::fmt::Debug for Worker {

@@ -68,6 +68,17 @@ pub(crate) struct Signals {
     pub(crate) full_batch: bool,
 }
 
+impl Signals {
+    /// Whom another change wakes as well.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.workers += other.workers;
+        self.solo |= other.solo;
+        self.reader |= other.reader;
+        self.settler |= other.settler;
+        self.full_batch |= other.full_batch;
+    }
+}
+
 /// The mark of a node that owns nothing yet: above that of every partition it may take.
 const NOWHERE: Seq = Seq(i64::MAX);
 

@@ -2,7 +2,7 @@
 
 use std::{future::Future, marker::PhantomData};
 
-use super::{Configured, Metadata, Registration, Runs, registration::Scope};
+use super::{Configured, Handler, Metadata, Registration, Runs, registration::Scope};
 use crate::{
     domain::{Answer, BoxError, Codecs, Delivery, HandlerError, IntoAnswer, OutboxEvent, Outcome},
     port::BoxFuture,
@@ -131,6 +131,25 @@ pub(crate) trait BatchHandler: Send + Sync {
     /// Reads the payloads of a batch. Says for each delivery whether it could be read, and calls the handler with those
     /// that could.
     fn handle<'a>(&'a self, deliveries: &[Delivery]) -> (Vec<Result<(), HandlerError>>, BoxFuture<'a, Answers>);
+
+    /// See [`Handler::passes_on`].
+    fn passes_on(&self) -> bool {
+        false
+    }
+}
+
+/// A raw handler that takes several deliveries.
+pub(crate) struct Several<'h>(pub(crate) &'h dyn Handler);
+
+impl BatchHandler for Several<'_> {
+    fn handle<'a>(&'a self, deliveries: &[Delivery]) -> (Vec<Result<(), HandlerError>>, BoxFuture<'a, Answers>) {
+        let answers = self.0.handle_all(deliveries.to_vec());
+        (vec![Ok(()); deliveries.len()], Box::pin(async { Answers::Each(answers.await) }))
+    }
+
+    fn passes_on(&self) -> bool {
+        self.0.passes_on()
+    }
 }
 
 struct OfEvents<H, M> {

@@ -23,10 +23,10 @@ mod typed;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-pub(crate) use batch::BatchHandler;
 pub use batch::{Answers, Batch, Batched, EventBatchHandler, IntoAnswers, batch};
+pub(crate) use batch::{BatchHandler, Several};
 pub use fallback::{EventFallback, Failed, Fallback};
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::join_all};
 pub(crate) use in_tx::TxHandler;
 pub use in_tx::{EventInTx, InTx, IntoInTx, in_tx};
 pub(crate) use progress::Progress;
@@ -82,6 +82,18 @@ pub trait Handler: Send + Sync + 'static {
     fn takes(&self, event: &Event) -> bool {
         let _ = event;
         true
+    }
+
+    /// How many deliveries it takes at once, of events that no other handler takes. One that takes several is called by
+    /// [`handle_all`](Self::handle_all) for them. Default: 1.
+    fn at_once(&self) -> usize {
+        1
+    }
+
+    /// Deals with several deliveries, no two of them of one key, and answers for each, in their order. Default: each by itself,
+    /// side by side.
+    fn handle_all(&self, deliveries: Vec<Delivery>) -> BoxFuture<'_, Vec<Answer>> {
+        Box::pin(join_all(deliveries.into_iter().map(|delivery| self.handle(delivery))))
     }
 
     /// Whether it sends events on to others, as a relay's does. Its spans are a producer's then.
@@ -173,6 +185,14 @@ impl<H: Handler> Handler for Set<H> {
 
     fn takes(&self, event: &Event) -> bool {
         self.inner.takes(event)
+    }
+
+    fn at_once(&self) -> usize {
+        self.inner.at_once()
+    }
+
+    fn handle_all(&self, deliveries: Vec<Delivery>) -> BoxFuture<'_, Vec<Answer>> {
+        self.inner.handle_all(deliveries)
     }
 
     fn passes_on(&self) -> bool {

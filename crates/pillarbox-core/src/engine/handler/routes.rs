@@ -30,15 +30,24 @@ pub(crate) struct Registered {
 }
 
 impl Registered {
-    /// Whether it is called with several events at once.
+    /// Whether it is only ever called with several events at once.
     fn gathers(&self) -> bool {
         !matches!(self.runs, Runs::Each(_))
+    }
+
+    /// How many events it takes at once, where no other handler has them.
+    fn at_once(&self, in_tx: usize) -> usize {
+        match &self.runs {
+            Runs::Each(handler) => handler.at_once(),
+            Runs::Batch { most, .. } => *most,
+            Runs::InTx(_) => in_tx,
+        }
     }
 }
 
 /// How it is called.
 pub(crate) enum Runs {
-    /// With one event.
+    /// With one event; or with several, if it says so and is alone with them.
     Each(Box<dyn Handler>),
     /// With so many at the most.
     Batch { most: usize, handler: Box<dyn BatchHandler> },
@@ -166,7 +175,7 @@ impl Routes {
     /// The one handler of an event that is called with several events, if it has such a one.
     pub(crate) fn gathering(&self, event: &Event) -> Option<&Arc<Registered>> {
         match self.find(event) {
-            [alone] if alone.gathers() => Some(alone),
+            [alone] if alone.at_once(usize::MAX) > 1 => Some(alone),
             _ => None,
         }
     }
@@ -178,13 +187,7 @@ impl Routes {
 
     /// The most events that one worker may be given at once.
     pub(crate) fn most_at_once(&self, in_tx: usize) -> usize {
-        let handlers = self.of_route.values().flat_map(BTreeMap::values).flatten();
-        let most = handlers.map(|handler| match handler.runs {
-            Runs::Each(_) => 1,
-            Runs::Batch { most, .. } => most,
-            Runs::InTx(_) => in_tx,
-        });
-        most.max().unwrap_or(1)
+        self.all().map(|handler| handler.at_once(in_tx)).max().unwrap_or(1)
     }
 
     /// The handlers of an event; none if there is no route.
