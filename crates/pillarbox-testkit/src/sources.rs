@@ -46,6 +46,11 @@ pub trait Place: sinks::Place {
     /// given time, where the broker has such a time.
     fn source(&self, group: &str, again_after: Duration) -> Self::Source;
 
+    /// A second source of the group that is there at the same time as the first, where the broker has to tell them apart.
+    fn another(&self, group: &str, again_after: Duration) -> Self::Source {
+        self.source(group, again_after)
+    }
+
     /// Whether a source has its messages still after its connection was lost and made again, so that they need not come again.
     fn keeps_messages() -> bool {
         false
@@ -207,7 +212,7 @@ pub async fn what_is_not_acknowledged_comes_again_after_its_consumer_is_gone<P: 
 /// I8: a handler that has hung, say.
 pub async fn what_is_not_acknowledged_comes_again_after_its_time<P: Place>() {
     let place = fresh::<P>().await;
-    let (source, other) = (place.source(GROUP, SOON), place.source(GROUP, SOON));
+    let (source, other) = (place.source(GROUP, SOON), place.another(GROUP, SOON));
     if source.gives().again_after.is_none() {
         return;
     }
@@ -220,7 +225,7 @@ pub async fn what_is_not_acknowledged_comes_again_after_its_time<P: Place>() {
 pub async fn what_is_held_stays_where_it_is<P: Place>() {
     let place = fresh::<P>().await;
     let span = SOON * 2;
-    let (source, other) = (place.source(GROUP, span), place.source(GROUP, span));
+    let (source, other) = (place.source(GROUP, span), place.another(GROUP, span));
     if source.gives().again_after.is_none() {
         return;
     }
@@ -361,7 +366,7 @@ pub async fn messages_of_a_key_come_in_order<P: Place>() {
 /// I8: without a fault each message comes once, to one of them, and nobody goes without.
 pub async fn sources_of_one_group_share_the_messages<P: Place>() {
     let place = fresh::<P>().await;
-    let sources = [place.source(GROUP, LATE), place.source(GROUP, LATE)];
+    let sources = [place.source(GROUP, LATE), place.another(GROUP, LATE)];
     // Both are there before anything is sent.
     for source in &sources {
         assert_eq!(seen_within(source, WAIT).await, BTreeSet::new());

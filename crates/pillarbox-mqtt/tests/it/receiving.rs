@@ -1,0 +1,5 @@
+//! The MQTT source passes the exam.
+
+use crate::support::Topic;
+
+pillarbox_testkit::sources!(Topic);
