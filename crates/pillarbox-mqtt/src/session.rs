@@ -33,8 +33,9 @@ use crate::{
     error::{End, spoken},
 };
 
-/// How many questions may be under way at once.
-const QUESTIONS: usize = 64;
+/// How much may be handed to the client at once: an acknowledgement for every number that MQTT has, some questions, and the
+/// goodbye.
+const ROOM: usize = u16::MAX as usize + 64 + 1;
 
 /// How many messages may wait here that the server does not wait for: those of quality of service 0 know no bound else.
 const MOST_UNBOUND: usize = 10_000;
@@ -45,7 +46,6 @@ pub(crate) struct Session {
     answer_within: Duration,
     filter: Filter,
     expiry: u32,
-    most_out: u16,
     /// This source has been connected before.
     has_been: AtomicBool,
 }
@@ -92,21 +92,19 @@ impl Session {
         answer_within: Duration,
         subscription: &Subscription,
     ) -> Self {
-        let (expiry, most_out) = (subscription.expiry(), subscription.most_out);
+        let expiry = subscription.expiry();
         settings.set_clean_start(false).set_manual_acks(true);
-        settings.set_session_expiry_interval(Some(expiry)).set_receive_maximum(Some(most_out));
+        settings.set_session_expiry_interval(Some(expiry)).set_receive_maximum(Some(subscription.most_out));
         // Else the client takes 10 KB at most.
         settings.set_max_packet_size(u32::try_from(LARGEST_PACKET).ok());
         let (filter, has_been) = (subscription.filter(), AtomicBool::new(false));
-        Self { settings, shown, answer_within, filter, expiry, most_out, has_been }
+        Self { settings, shown, answer_within, filter, expiry, has_been }
     }
 
     /// Connects, and subscribes.
     pub(crate) async fn open(&self) -> Result<Arc<Line>, SinkError> {
         let deadline = Instant::now() + self.answer_within;
-        // An acknowledgement is under way only as long as its message counts as not acknowledged. One more for the goodbye.
-        let room = usize::from(self.most_out) + QUESTIONS + 1;
-        let (client, events) = AsyncClient::new(self.settings.clone(), room);
+        let (client, events) = AsyncClient::new(self.settings.clone(), ROOM);
         let (ready, welcome) = oneshot::channel();
         let hall = Arc::new(Hall::default());
         let driver = Driver::of(tokio::spawn(drive(events, Arc::clone(&hall), ready)));
@@ -222,9 +220,9 @@ impl Line {
         timeout(self.answer_within, answer).await.map_err(silent)?.map_err(gone)?
     }
 
-    /// Whether it can be used still.
-    pub(crate) fn is_up(&self) -> bool {
-        self.hall.waiting().end.is_none()
+    /// Why it can't be used any more, if so.
+    pub(crate) fn end(&self) -> Option<SinkError> {
+        self.hall.waiting().end.clone()
     }
 
     /// Nothing more comes by it, or goes.
@@ -235,7 +233,7 @@ impl Line {
 
     /// Takes leave of the server, which keeps the session.
     pub(crate) async fn close(&self) {
-        if self.is_up() && self.client.try_disconnect().is_ok() {
+        if self.end().is_none() && self.client.try_disconnect().is_ok() {
             self.driver.finish(self.answer_within).await;
         }
         self.give_up();

@@ -46,6 +46,9 @@ impl MqttSource {
             return Ok(Vec::new());
         }
         let _turn = self.reading.lock().await;
+        if let Some(end) = self.look_back() {
+            return Err(end);
+        }
         let line = self.line().await?;
         let came = match line.wait(self.subscription.wait).await {
             // Silence may be the end of a connection, or of its server: it has to say something.
@@ -72,15 +75,23 @@ impl MqttSource {
     /// Connects if need be.
     async fn line(&self) -> Result<Arc<Line>, SinkError> {
         let _turn = self.connecting.lock().await;
+        self.look_back();
         let current = self.state().line.clone();
-        match current {
-            Some(line) if line.is_up() => return Ok(line),
-            Some(line) => self.lose(&line),
-            None => {}
+        if let Some(line) = current {
+            return Ok(line);
         }
         let line = self.session.open().await?;
         self.state().line = Some(Arc::clone(&line));
         Ok(line)
+    }
+
+    /// Why the connection has ended since it was used last, if so. Who receives has to hear of it: else two of one client id
+    /// would throw each other out for ever, and nobody would know.
+    fn look_back(&self) -> Option<SinkError> {
+        let line = self.state().line.clone()?;
+        let end = line.end()?;
+        self.lose(&line);
+        Some(end)
     }
 
     async fn acknowledge_batch(&self, tickets: &[Ticket]) -> Vec<Result<(), SinkError>> {

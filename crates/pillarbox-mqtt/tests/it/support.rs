@@ -98,8 +98,7 @@ impl sources::Place for Topic {
     }
 
     async fn send_plain(&self, payload: &[u8]) {
-        let client = &self.observer.as_ref().unwrap().client;
-        client.publish(&*self.name, QoS::AtLeastOnce, false, payload.to_vec()).await.unwrap();
+        self.send_with(QoS::AtLeastOnce, payload.to_vec()).await;
     }
 }
 
@@ -107,6 +106,12 @@ impl Topic {
     /// Through the proxy.
     pub(crate) fn options(&self) -> Options {
         Options::new(self.proxy.url(&self.url)).answer_within(ANSWER_WITHIN)
+    }
+
+    /// Sends a bare payload, not by way of the proxy.
+    pub(crate) async fn send_with(&self, quality: QoS, payload: Vec<u8>) {
+        let client = &self.observer.as_ref().unwrap().client;
+        client.publish(&*self.name, quality, false, payload).await.unwrap();
     }
 
     /// One of a group.
