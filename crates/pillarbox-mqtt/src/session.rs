@@ -356,6 +356,15 @@ mod tests {
     }
 
     #[test]
+    fn who_was_thrown_out_is_told_by_whom() {
+        let goodbye = |reason_code| {
+            why(&ConnectionError::MqttState(StateError::ServerDisconnect { reason_code, reason_string: None }))
+        };
+        assert!(goodbye(DisconnectReasonCode::SessionTakenOver).to_string().contains("client_id"));
+        assert!(goodbye(DisconnectReasonCode::ServerShuttingDown).to_string().contains("server shutting down"));
+    }
+
+    #[test]
     fn what_is_put_back_comes_next_and_in_its_order() {
         let (client, events) = AsyncClient::new(MqttOptions::new("a", "localhost", 1), 1);
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");

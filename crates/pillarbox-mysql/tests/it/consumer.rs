@@ -349,13 +349,14 @@ async fn a_rotation_that_dies_between_emptying_and_recording_loses_nothing(serve
             .await;
         let inbox = place.inbox();
         let rotation = tokio::spawn(async move { inbox.rotate().await });
-        let standing = "select coalesce(max(id), 0) from information_schema.processlist \
-                        where info like 'replace into %' and db = database()";
+        let standing = "select cast(coalesce(max(id), 0) as signed) from information_schema.processlist \
+                        where state = 'User sleep' and db = database()";
         let session = loop {
             match place.number(standing.into()).await {
                 0 => assert!(!rotation.is_finished(), "it records without having to wait"),
                 session => break session,
             }
+            tokio::time::sleep(Duration::from_millis(5)).await;
         };
         place.run(format!("kill {session}")).await;
         assert!(rotation.await.unwrap().is_err(), "and here it died");
