@@ -3,9 +3,11 @@
 //! A letter is changed by compare and set alone, so that of two people at once one acts. A replay goes in three steps: it claims
 //! the letter for a minute, sends the message, and says so in the letter. When the process dies:
 //! - before the claim: nothing has happened;
-//! - between the claim and the broker's word: the claim lapses, and the letter is pending as before. Whether the message went
-//!   out is not known; a second replay sends it again, and the consumer's guard or inbox drops one of them;
-//! - after the broker's word: as before. The letter is pending still, its replay is not counted, and the message is on its way.
+//! - between the claim and the broker's word: the claim lapses after its minute, and the letter is pending as before. Whether
+//!   the message went out is not known; a second replay sends it again, and the consumer's guard or inbox drops one of them;
+//! - between the broker's word and the letter's change: the same, and the message is on its way. The letter is pending still,
+//!   and its replay is not counted: a second one sends the message again under the same number, and guard or inbox drop one;
+//! - after the letter's change: the replay is over.
 //!
 //! Parking a message is one step, and the consumer acknowledges after it: if it dies between the two, the message comes again,
 //! and when it fails again it is the same letter.

@@ -1,4 +1,4 @@
-//! The connection: opened when it is first needed, and again after it broke. Each has a session of its own, which begins and
+//! The sink's connection: opened when it is first needed, and again after it broke. Each has a session of its own, which begins and
 //! ends with it: the client sends nothing again by itself.
 
 use std::{
@@ -31,9 +31,7 @@ use crate::error::{self, End};
 const ROOM: usize = 1000;
 
 /// The most bytes that MQTT has room for in a packet.
-const LARGEST_PACKET: usize = 268_435_455;
-
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(crate) const LARGEST_PACKET: usize = 268_435_455;
 
 pub(crate) struct Connection {
     settings: MqttOptions,
@@ -79,17 +77,12 @@ struct Waiting {
     _room: OwnedSemaphorePermit,
 }
 
-/// The task that drives the client; ends with this.
-struct Driver(AbortHandle, Mutex<Option<JoinHandle<()>>>);
+/// The task that drives a client; ends with this.
+pub(crate) struct Driver(AbortHandle, Mutex<Option<JoinHandle<()>>>);
 
 impl Connection {
     pub(crate) fn new(mut settings: MqttOptions, shown: String, answer_within: Duration, retain: bool) -> Self {
-        settings.set_clean_start(true).set_keep_alive(KEEP_ALIVE);
-        settings.set_connection_timeout(answer_within.as_secs().saturating_add(1));
-        // The end of a batch would wait until the server has acknowledged its beginning, which takes up to 40 ms.
-        let mut network = settings.network_options();
-        network.set_tcp_nodelay(true);
-        settings.set_network_options(network);
+        settings.set_clean_start(true);
         Self { settings, shown, answer_within, retain, open: tokio::sync::Mutex::default() }
     }
 
@@ -118,11 +111,7 @@ impl Connection {
         if let Some(open) = open
             && open.client.try_disconnect().is_ok()
         {
-            let task = open.driver.1.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(task) = task {
-                // It is over in any case.
-                let _ = timeout(self.answer_within, task).await;
-            }
+            open.driver.finish(self.answer_within).await;
         }
     }
 
@@ -137,8 +126,7 @@ impl Connection {
         let (client, events) = AsyncClient::new(self.settings.clone(), ROOM + 2);
         let (ready, welcome) = oneshot::channel();
         let desk = Arc::new(Desk::default());
-        let task = tokio::spawn(drive(events, Arc::clone(&desk), ready));
-        let driver = Driver(task.abort_handle(), Mutex::new(Some(task)));
+        let driver = Driver::of(tokio::spawn(drive(events, Arc::clone(&desk), ready)));
         let gone = |_| SinkError::unavailable("the client has ended");
         let welcome = welcome.await.map_err(gone)?.map_err(|end| end.error)?;
         let properties = welcome.properties.as_ref();
@@ -189,7 +177,7 @@ impl Open {
     }
 
     fn give_up(&self) {
-        self.driver.0.abort();
+        self.driver.abort();
         self.desk.end(&End::new("the connection was given up: a message had no answer in time"));
     }
 
@@ -243,9 +231,28 @@ impl Desk {
     }
 }
 
+impl Driver {
+    pub(crate) fn of(task: JoinHandle<()>) -> Self {
+        Self(task.abort_handle(), Mutex::new(Some(task)))
+    }
+
+    pub(crate) fn abort(&self) {
+        self.0.abort();
+    }
+
+    /// Waits for its end, which has to be in sight.
+    pub(crate) async fn finish(&self, within: Duration) {
+        let task = self.1.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(task) = task {
+            // It is over in any case.
+            let _ = timeout(within, task).await;
+        }
+    }
+}
+
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.0.abort();
+        self.abort();
     }
 }
 

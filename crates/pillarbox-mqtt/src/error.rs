@@ -120,7 +120,7 @@ fn code(reason: PubAckReason) -> u8 {
 }
 
 /// `NotAuthorized` is "not authorized".
-fn spoken(reason: impl fmt::Debug) -> String {
+pub(crate) fn spoken(reason: impl fmt::Debug) -> String {
     let mut words = String::new();
     for c in format!("{reason:?}").chars() {
         if c.is_ascii_uppercase() && !words.is_empty() {

@@ -1,6 +1,9 @@
 //! A message as MQTT 5 has it, by the CloudEvents binding for MQTT.
 
-use pillarbox_core::port::{Message, SinkError};
+use pillarbox_core::{
+    domain::Key,
+    port::{Incoming, Message, SinkError},
+};
 use rumqttc::v5::mqttbytes::{
     QoS,
     v5::{Publish, PublishProperties},
@@ -9,8 +12,17 @@ use rumqttc::v5::mqttbytes::{
 /// The attribute that carries the key, of CloudEvents' partitioning extension.
 const KEY: &str = "partitionkey";
 
-/// What stands before the name of a header that is also an attribute's: both have user properties without a prefix.
+/// What stands before the name of a header that could be an attribute's: both have user properties without a prefix.
 pub const PREFIX: &str = "header-";
+
+/// Headers that could be attributes by their names, and which everybody who traces looks for under just these.
+const TRACE: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+
+/// The header by which a replayed dead letter is known, CloudEvent or not: it has its id among the attributes.
+const REPLAY: &str = "pillarbox-replay";
+
+/// What the content type of a CloudEvent in one document begins with.
+const STRUCTURED: &str = "application/cloudevents";
 
 /// The most bytes of a text.
 const LONGEST: usize = u16::MAX as usize;
@@ -36,8 +48,9 @@ pub(crate) fn publish(message: &Message, retain: bool, largest: Option<usize>) -
     }
     let attributes = user_properties.len();
     for (name, value) in &message.headers {
-        let is_attribute = user_properties[..attributes].iter().any(|(attribute, _)| attribute == name);
-        let name = if is_attribute { format!("{PREFIX}{name}") } else { name.clone() };
+        let is_taken = user_properties[..attributes].iter().any(|(attribute, _)| attribute == name);
+        let is_prefixed = is_taken || is_attribute(name) || name.starts_with(PREFIX);
+        let name = if is_prefixed { format!("{PREFIX}{name}") } else { name.clone() };
         user_properties.push((name, value.clone()));
     }
     for (name, value) in &user_properties {
@@ -52,6 +65,38 @@ pub(crate) fn publish(message: &Message, retain: bool, largest: Option<usize>) -
     let mut publish = Publish::new(topic, QoS::AtLeastOnce, message.payload.clone(), Some(properties));
     publish.retain = retain;
     Ok(publish)
+}
+
+/// A message as it came in.
+pub(crate) fn incoming(publish: &Publish) -> Incoming {
+    let mut incoming = Incoming {
+        topic: String::from_utf8_lossy(&publish.topic).into_owned(),
+        payload: publish.payload.clone(),
+        ..Incoming::default()
+    };
+    let Some(properties) = &publish.properties else { return incoming };
+    incoming.content_type = properties.content_type.clone().unwrap_or_default();
+    let all = &properties.user_properties;
+    // What others call `id` or `type` may be anything: of a device, say, and the same in every message.
+    let is_event = incoming.content_type.to_ascii_lowercase().starts_with(STRUCTURED)
+        || all.iter().any(|(name, _)| name == "specversion" || name == REPLAY);
+    for (name, value) in all {
+        match name.as_str() {
+            KEY => incoming.key = Some(Key::from(value.as_str())),
+            name if is_event && is_attribute(name) => incoming.attributes.push((name.to_owned(), value.clone())),
+            name => {
+                let bare = name.strip_prefix(PREFIX).filter(|_| is_event).unwrap_or(name);
+                incoming.headers.push((bare.to_owned(), value.clone()));
+            }
+        }
+    }
+    incoming
+}
+
+/// Whether a user property of this name is an attribute. CloudEvents have no others.
+fn is_attribute(name: &str) -> bool {
+    let is_possible = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    !name.is_empty() && name.bytes().all(is_possible) && !TRACE.contains(&name)
 }
 
 /// Bytes on the wire.
@@ -117,6 +162,43 @@ mod tests {
         ];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(properties.user_properties, expected);
+    }
+
+    #[test]
+    fn what_was_written_is_read_back_whatever_its_names() {
+        let mut sent = message();
+        sent.attributes.push(("specversion".into(), "1.0".into()));
+        sent.attributes.push(("region".into(), "eu".into()));
+        for name in ["traceparent", "tenant", "header-tenant", "header-", "Type", "subject", "partitionkey"] {
+            sent.headers.push((name.into(), format!("of {name}")));
+        }
+        let read = incoming(&publish(&sent, false, None).expect("a packet"));
+        assert_eq!((&*read.topic, &*read.content_type), (&*sent.topic, &*sent.content_type));
+        assert_eq!((&read.key, &read.payload, &read.id), (&sent.key, &sent.payload, &None));
+        let attributes: Vec<_> =
+            sent.attributes.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
+        assert_eq!(read.attributes, attributes);
+        assert_eq!(read.headers, sent.headers);
+        // In one document, and as a replay of what is no CloudEvent.
+        sent.attributes.clear();
+        sent.content_type = "application/cloudevents+json; charset=utf-8".into();
+        assert_eq!(incoming(&publish(&sent, false, None).expect("a packet")).headers, sent.headers);
+        sent.attributes.push(("id".into(), "7".into()));
+        sent.content_type = "text/plain".into();
+        sent.headers.push((REPLAY.into(), "1".into()));
+        let read = incoming(&publish(&sent, false, None).expect("a packet"));
+        assert_eq!((read.attribute("id"), &read.headers), (Some("7"), &sent.headers));
+    }
+
+    #[test]
+    fn what_is_no_cloud_event_has_headers_alone() {
+        let user_properties: Vec<(String, String)> =
+            vec![("id".into(), "thermometer".into()), ("header-x".into(), "y".into())];
+        let properties = PublishProperties { user_properties: user_properties.clone(), ..<_>::default() };
+        let read = incoming(&Publish::new("t", QoS::AtLeastOnce, "20", Some(properties)));
+        assert_eq!((read.attributes, read.headers), (Vec::new(), user_properties));
+        let bare = incoming(&Publish::new("t", QoS::AtLeastOnce, "20", None));
+        assert_eq!((&*bare.topic, &*bare.payload, bare.headers), ("t", &b"20"[..], Vec::new()));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How a sink is set up.
+//! How a sink is set up, and the way to the server for sink and source.
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -11,7 +11,9 @@ use rustls::{
 use serde::Deserialize;
 use url::{Host, Url};
 
-use crate::{MqttSink, connection::Connection, error::refused};
+use crate::{MqttSink, MqttSource, Subscription, connection::Connection, error::refused, session::Session};
+
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// How a sink is set up. The names are those of the relay's settings file.
 ///
@@ -105,13 +107,36 @@ impl Options {
         self
     }
 
+    /// A source in place of a sink. Checks the settings, and does not connect.
+    pub fn subscribe(self, subscription: Subscription) -> Result<MqttSource, SinkError> {
+        subscription.judge()?;
+        if self.client_id.is_some() {
+            return Err(refused("client_id is set, which is the sink's: a source has the one of its subscription"));
+        }
+        let (settings, shown) = self.way(subscription.client_id.clone())?;
+        Ok(MqttSource::new(Session::new(settings, shown, self.answer_within, &subscription), subscription))
+    }
+
     /// Checks the settings. Does not connect: a server that is down is no error yet.
     pub fn open(self) -> Result<MqttSink, SinkError> {
-        if self.answer_within.is_zero() {
-            return Err(refused("answer_within is 0: no server can answer in no time"));
-        }
         if self.largest == Some(0) {
             return Err(refused("largest is 0: nothing would ever be sent"));
+        }
+        let id = match &self.client_id {
+            Some(id) if id.is_empty() || id.len() > usize::from(u16::MAX) => {
+                return Err(refused("client_id is empty or longer than MQTT has room for"));
+            }
+            Some(id) => id.clone(),
+            None => random_id(),
+        };
+        let (settings, shown) = self.way(id)?;
+        Ok(MqttSink::new(Connection::new(settings, shown, self.answer_within, self.retain), self))
+    }
+
+    /// How to reach the server, and what it may be called in logs.
+    fn way(&self, id: String) -> Result<(MqttOptions, String), SinkError> {
+        if self.answer_within.is_zero() {
+            return Err(refused("answer_within is 0: no server can answer in no time"));
         }
         let server = parse(&self.url)?;
         let login = match (&server.user, &self.user) {
@@ -123,13 +148,6 @@ impl Options {
             }
             (None, None) => None,
         };
-        let id = match &self.client_id {
-            Some(id) if id.is_empty() || id.len() > usize::from(u16::MAX) => {
-                return Err(refused("client_id is empty or longer than MQTT has room for"));
-            }
-            Some(id) => id.clone(),
-            None => random_id(),
-        };
         let mut settings = MqttOptions::new(id, &server.host, server.port);
         if let Some((user, password)) = login {
             settings.set_credentials(user, password.map_or("", String::as_str));
@@ -139,8 +157,13 @@ impl Options {
         } else if self.root_certificate.is_some() {
             return Err(refused("root_certificate is set, and the url is not mqtts://: nothing would be encrypted"));
         }
-        let shown = server.to_string();
-        Ok(MqttSink::new(Connection::new(settings, shown, self.answer_within, self.retain), self))
+        settings.set_keep_alive(KEEP_ALIVE);
+        settings.set_connection_timeout(self.answer_within.as_secs().saturating_add(1));
+        // The end of a batch would wait until the server has acknowledged its beginning, which takes up to 40 ms.
+        let mut network = settings.network_options();
+        network.set_tcp_nodelay(true);
+        settings.set_network_options(network);
+        Ok((settings, server.to_string()))
     }
 
     fn tls(&self) -> Result<ClientConfig, SinkError> {

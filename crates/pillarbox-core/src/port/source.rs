@@ -24,7 +24,11 @@ pub trait Source: Send + Sync + 'static {
     fn receive(&self, most: usize) -> BoxFuture<'_, Result<Vec<Received>, SinkError>>;
 
     /// Tells the broker that messages are dealt with, in any order: one answer each. After an error a message may come
-    /// again. A ticket of a connection that is lost is an error, and no harm.
+    /// again.
+    ///
+    /// A ticket that is not good any more is an error, and no harm. Whether it outlives its connection is the broker's affair:
+    /// those of NATS, Redis and Kafka do, and acknowledge by the next one; those of RabbitMQ and MQTT end with it, since their
+    /// messages come again by the next one.
     fn acknowledge<'a>(&'a self, tickets: &'a [Ticket]) -> BoxFuture<'a, Vec<Result<(), SinkError>>>;
 
     /// Gives messages back, undone: they come again, to whoever is there. What can't be given back comes again in the way of

@@ -9,6 +9,7 @@ use std::{
 };
 
 use pillarbox_core::{
+    RetryPolicy,
     domain::Timestamp,
     engine::Work,
     port::{
@@ -81,6 +82,43 @@ async fn a_crash_between_mark_and_work_costs_a_guarded_message_and_no_inboxed_on
     acknowledged(&broker, "again", 1).await;
     assert_eq!(shop.charges().await, [1]);
     consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_crash_while_a_message_waits_for_its_next_attempt_begins_anew() {
+    let (broker, queue) = place();
+    let (shop, seen) = (Shop::new().await, Seen::new());
+    seen.fail([1]);
+    let start = |policy| {
+        let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+            .inbox(Inbox::new(shop.inbox()), &shop.outbox)
+            .retry(policy)
+            .workers(1);
+        let handler = seen.handler();
+        let consumer = consumer.handle_in_tx(move |mut work: Work<SqliteStore>, placed: OrderPlaced, meta| {
+            let handler = handler.clone();
+            async move {
+                charge(&mut work, placed.number).await?;
+                handler(placed, meta).await
+            }
+        });
+        async move { consumer.start().await.unwrap() }
+    };
+    let first = start(RetryPolicy::fixed(Duration::from_hours(1)).jitter(0.0).max_attempts(3)).await;
+    broker.publish(message(1, Some("k")));
+    seen.calls(1).await;
+    // The one worker has come to this: the other waits for its hour.
+    broker.publish(message(2, None));
+    acknowledged(&broker, "billing", 1).await;
+    assert_eq!((shop.charges().await, seen.numbers(), first.held()), (vec![2], vec![1, 2], 1));
+    drop(first);
+    broker.reconnect(TOPIC, "billing");
+    let second = start(retry()).await;
+    let letter = letters(&queue, 1).await.remove(0);
+    assert_eq!((letter.attempts, seen.numbers()), (3, vec![1, 2, 1, 1, 1]), "counted from the start");
+    acknowledged(&broker, "billing", 2).await;
+    assert_eq!(shop.charges().await, [2], "nothing of what failed");
+    second.shutdown().await;
 }
 
 #[tokio::test]

@@ -2,11 +2,17 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use pillarbox_core::port::{Actor, LetterQuery, LetterStatus};
+use pillarbox_core::{
+    engine::Work,
+    port::{Abilities, Actor, BoxFuture, LetterQuery, LetterStatus, Message, Sent, Sink},
+};
 use pillarbox_inbox::{Consumer, DeadLetters, Error, Guard, Inbox, MemoryGuard, MemoryLetters, Parked};
+use pillarbox_sqlite::SqliteStore;
 use pillarbox_testkit::{ManualClock, MemoryBroker};
 
-use crate::support::{Seen, Shop, TOPIC, acknowledged, charge, letters, message, place, retry, until};
+use crate::support::{
+    Gate, OrderPlaced, Seen, Shop, TOPIC, acknowledged, charge, letters, message, place, retry, until,
+};
 
 fn ada() -> Actor {
     Actor::new("ada").because("the bank is back")
@@ -60,9 +66,7 @@ async fn a_replay_passes_the_inbox_and_its_work_is_done_once() {
         .retry(retry())
         .handle_in_tx({
             let handler = seen.handler();
-            move |mut work: pillarbox_core::engine::Work<pillarbox_sqlite::SqliteStore>,
-                  placed: crate::support::OrderPlaced,
-                  meta| {
+            move |mut work: Work<SqliteStore>, placed: OrderPlaced, meta| {
                 let handler = handler.clone();
                 async move {
                     charge(&mut work, placed.number).await?;
@@ -173,6 +177,75 @@ async fn a_replay_whose_process_died_can_be_done_again_after_a_minute() {
     clock.advance(Duration::from_mins(1));
     queue.replay(&id, &ada()).await.unwrap();
     assert_eq!(broker.sent(TOPIC).len(), 1);
+}
+
+/// A sink whose sender stands still when the broker has said its word.
+#[derive(Clone)]
+struct Standing {
+    broker: MemoryBroker,
+    gate: Gate,
+}
+
+impl Sink for Standing {
+    fn abilities(&self) -> Abilities {
+        self.broker.abilities()
+    }
+
+    fn send<'a>(&'a self, batch: &'a [Message]) -> BoxFuture<'a, Vec<Sent>> {
+        Box::pin(async move {
+            let answers = self.broker.send(batch).await;
+            self.gate.pass().await;
+            answers
+        })
+    }
+
+    fn check(&self) -> BoxFuture<'_, Sent> {
+        self.broker.check()
+    }
+}
+
+#[tokio::test]
+async fn a_replay_that_dies_after_the_brokers_word_is_sent_again_and_done_once() {
+    let clock = Arc::new(ManualClock::new());
+    let (broker, shop) = (MemoryBroker::new(), Shop::new().await);
+    let store = MemoryLetters::with_clock(clock.clone());
+    let gate = Gate::new();
+    let dying = DeadLetters::new(store.clone()).sink(Arc::new(Standing { broker: broker.clone(), gate: gate.clone() }));
+    let id = parked(&dying, 1).await;
+    let replay = tokio::spawn({
+        let (dying, id) = (dying.clone(), id.clone());
+        async move { dying.replay(&id, &ada()).await }
+    });
+    gate.reached(1).await;
+    replay.abort();
+    assert!(replay.await.unwrap_err().is_cancelled(), "and here it died");
+    let queue = DeadLetters::new(store).sink(Arc::new(broker.clone()));
+    let letter = queue.find(&id).await.unwrap().unwrap();
+    assert_eq!((letter.status, letter.replays), (LetterStatus::Pending, 0), "it knows nothing of it");
+    assert!(matches!(queue.replay(&id, &ada()).await.unwrap_err(), Error::Busy(_)));
+    clock.advance(Duration::from_mins(1));
+    queue.replay(&id, &ada()).await.unwrap();
+    assert_eq!(broker.sent(TOPIC).len(), 2);
+    let letter = queue.find(&id).await.unwrap().unwrap();
+    assert_eq!((letter.status, letter.replays), (LetterStatus::Replayed, 1));
+    // With the inbox and with a guard.
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .inbox(Inbox::new(shop.inbox()), &shop.outbox)
+        .handle_in_tx(|mut work: Work<SqliteStore>, placed: OrderPlaced| async move {
+            charge(&mut work, placed.number).await
+        })
+        .start()
+        .await
+        .unwrap();
+    acknowledged(&broker, "billing", 2).await;
+    assert_eq!(shop.charges().await, [1]);
+    consumer.shutdown().await;
+    let seen = Seen::new();
+    let guarded = Consumer::builder("billing", broker.source(TOPIC, "guarded"), queue);
+    let guarded = guarded.guard(Guard::new(MemoryGuard::new())).handle(seen.handler()).start().await.unwrap();
+    acknowledged(&broker, "guarded", 2).await;
+    assert_eq!(seen.numbers(), [1]);
+    guarded.shutdown().await;
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ mod consumer;
 mod faults;
 mod guard;
 mod in_tx;
+mod kill;
 mod letters;
 mod memory;
 mod support;

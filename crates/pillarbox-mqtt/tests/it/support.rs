@@ -1,16 +1,17 @@
 //! A topic of one's own, and what arrived there.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use pillarbox_core::{
     Event,
-    port::{Message, Sent, SinkErrorKind},
+    port::{Message, Sent, SinkErrorKind, Source as _},
 };
-use pillarbox_mqtt::{MqttSink, Options};
+use pillarbox_mqtt::{MqttSink, MqttSource, Options, Subscription};
 use pillarbox_testkit::{
-    servers::{Proxy, Shared},
+    servers::{Mosquitto, Proxy, Shared},
     sinks::{ANSWER_WITHIN, Place, Received},
+    sources::{self, WAIT},
 };
 use rumqttc::v5::{
     AsyncClient, MqttOptions,
@@ -29,7 +30,10 @@ const ATTRIBUTES: [&str; 5] = ["specversion", "id", "source", "type", "time"];
 pub(crate) struct Topic {
     name: Arc<str>,
     proxy: Proxy,
-    observer: Observer,
+    observer: Option<Observer>,
+    url: String,
+    // If it is not the shared one.
+    server: Option<Mosquitto>,
 }
 
 impl Place for Topic {
@@ -38,8 +42,8 @@ impl Place for Topic {
     async fn fresh() -> Self {
         let url = Shared::Mosquitto.url();
         let name = name();
-        let observer = Observer::new(&url, &name).await;
-        Self { name, proxy: Proxy::to_url(&url).unwrap(), observer }
+        let observer = Some(Observer::new(&url, &name).await);
+        Self { name, proxy: Proxy::to_url(&url).unwrap(), observer, url, server: None }
     }
 
     fn sink(&self) -> MqttSink {
@@ -59,14 +63,63 @@ impl Place for Topic {
     }
 
     async fn received(&self) -> Vec<Received> {
-        self.observer.received().await
+        self.observer.as_ref().unwrap().received().await
+    }
+}
+
+impl sources::Place for Topic {
+    type Source = MqttSource;
+
+    async fn private() -> Self {
+        let server = Mosquitto::start().unwrap();
+        let url = server.url();
+        // Nobody observes a server that dies.
+        Self { name: name(), proxy: Proxy::to_url(&url).unwrap(), observer: None, url, server: Some(server) }
+    }
+
+    fn restart(&mut self) {
+        let server = self.server.as_mut().unwrap();
+        server.kill();
+        server.start_again().unwrap();
+    }
+
+    fn source(&self, group: &str, _again_after: Duration) -> MqttSource {
+        self.options().subscribe(self.member(group, 0)).unwrap()
+    }
+
+    fn another(&self, group: &str, _again_after: Duration) -> MqttSource {
+        self.options().subscribe(self.member(group, 1)).unwrap()
+    }
+
+    async fn prepare(&self, group: &str) {
+        let source = Options::new(&self.url).subscribe(self.member(group, 0)).unwrap();
+        source.check().await.unwrap();
+        source.close().await;
+    }
+
+    async fn send_plain(&self, payload: &[u8]) {
+        self.send_with(QoS::AtLeastOnce, payload.to_vec()).await;
     }
 }
 
 impl Topic {
     /// Through the proxy.
     pub(crate) fn options(&self) -> Options {
-        Options::new(self.proxy.url(&Shared::Mosquitto.url())).answer_within(ANSWER_WITHIN)
+        Options::new(self.proxy.url(&self.url)).answer_within(ANSWER_WITHIN)
+    }
+
+    /// Sends a bare payload, not by way of the proxy.
+    pub(crate) async fn send_with(&self, quality: QoS, payload: Vec<u8>) {
+        let client = &self.observer.as_ref().unwrap().client;
+        client.publish(&*self.name, quality, false, payload).await.unwrap();
+    }
+
+    /// One of a group.
+    pub(crate) fn member(&self, group: &str, number: u32) -> Subscription {
+        let client_id = format!("{}-{group}-{number}", self.name);
+        let alone = Subscription::new(&*self.name, client_id).keep_for(Duration::from_mins(10)).wait(WAIT);
+        // Mosquitto forgets over a restart what a group is subscribed to, until its members are back.
+        if self.server.is_some() { alone } else { alone.group(group) }
     }
 }
 

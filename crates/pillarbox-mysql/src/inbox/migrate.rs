@@ -2,8 +2,15 @@
 //!
 //! TRUNCATE commits by itself, and can't be bound to a condition. So the slot is locked first, and the time looked at behind
 //! that lock: if the process then stands still until the bucket has turned, those who want to write to the slot wait for
-//! it. That it was emptied is recorded last. When the process dies before, the server frees the lock with the session, and
-//! the next one empties the slot once more while it is still time, or not at all in this round.
+//! it. That it was emptied is recorded last.
+//!
+//! | the process dies | then |
+//! |---|---|
+//! | before TRUNCATE | the server frees the lock with the session; the next one empties the slot if it is still time |
+//! | between TRUNCATE and the record | the same: the slot is emptied once more, and nothing was in it. If it is no longer time, it is written by now, and left alone: it was empty when its bucket began |
+//! | after the record | nothing is left to do |
+//!
+//! Where it is not emptied in time, old ids stay for another round: they are known longer than they need be, and never shorter.
 
 use std::{fmt::Write as _, time::Duration};
 

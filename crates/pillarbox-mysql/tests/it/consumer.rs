@@ -158,6 +158,12 @@ impl Place {
         self.run(format!("update inbox_window set bucket_micros = {turn} div ({turn} div {day})")).await;
     }
 
+    /// Cuts time so that the bucket of this number is half over.
+    async fn in_the_middle_of(&self, bucket: i64) {
+        let halves = bucket * 2 + 1;
+        self.run(format!("update inbox_window set bucket_micros = {MICROS} * 2 div {halves}")).await;
+    }
+
     async fn cut(&self, bucket: Duration) {
         self.run(format!("update inbox_window set bucket_micros = {}", bucket.as_micros())).await;
     }
@@ -193,6 +199,7 @@ on_each_server!(
     a_bucket_is_emptied_once_in_its_middle,
     of_many_rotations_at_once_one_empties_the_bucket,
     a_slot_in_use_is_emptied_later,
+    a_rotation_that_dies_between_emptying_and_recording_loses_nothing,
     a_user_who_may_not_truncate_is_told_so,
     who_has_a_mark_and_asks_again_with_others_is_told_so,
 );
@@ -324,6 +331,48 @@ async fn of_many_rotations_at_once_one_empties_the_bucket(server: Shared) {
         emptied += usize::from(rotation.await.unwrap());
     }
     assert_eq!(emptied, 1);
+}
+
+/// I3: the slot is empty, nobody knows it, and the lock went with the session. The next one empties it once more if it is still
+/// time; if it is not, the slot is written by now, and is left alone.
+async fn a_rotation_that_dies_between_emptying_and_recording_loses_nothing(server: Shared) {
+    for next in [800, 801] {
+        let place = Place::opened(server).await;
+        place.in_the_middle_of(800).await;
+        assert!(place.enter("m-1").await);
+        let slot = 801 % 8;
+        let old = format!("insert into inbox_seen_{slot} select * from inbox_seen_{}", 800 % 8);
+        place.run(old).await;
+        // It stands still where it would record what it has done.
+        place
+            .run("create trigger still before insert on inbox_bucket for each row set @still = sleep(600)".into())
+            .await;
+        let inbox = place.inbox();
+        let rotation = tokio::spawn(async move { inbox.rotate().await });
+        let standing = "select cast(coalesce(max(id), 0) as signed) from information_schema.processlist \
+                        where state = 'User sleep' and db = database()";
+        let session = loop {
+            match place.number(standing.into()).await {
+                0 => assert!(!rotation.is_finished(), "it records without having to wait"),
+                session => break session,
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        place.run(format!("kill {session}")).await;
+        assert!(rotation.await.unwrap().is_err(), "and here it died");
+        place.run("drop trigger still".into()).await;
+        assert_eq!(place.number(format!("select count(*) from inbox_seen_{slot}")).await, 0, "emptied");
+        assert_eq!(place.number("select count(*) from inbox_bucket".into()).await, 0, "and not recorded");
+        place.in_the_middle_of(next).await;
+        assert!(place.enter("m-2").await);
+        assert!(place.inbox().rotate().await.unwrap(), "the slot of bucket {}", next + 1);
+        let recorded = format!("select count(*) from inbox_bucket where emptied_for = {}", next + 1);
+        assert_eq!(place.number(recorded).await, 1);
+        assert!(!place.inbox().rotate().await.unwrap());
+        for known in ["m-1", "m-2"] {
+            assert!(!place.enter(known).await, "{known}");
+        }
+    }
 }
 
 /// I3: whoever works in the present bucket is not held up by one who does not end.

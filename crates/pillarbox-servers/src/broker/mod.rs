@@ -170,8 +170,9 @@ fn mosquitto_settings(broker: &Broker, more: &str) -> Result<(), Error> {
              persistence_location {folder}/\nmax_inflight_messages 0\nacl_file acl\n{more}\n"
         ),
     )?;
-    // What nobody may write is for tests of a refusal.
-    broker.write("acl", "topic deny refused/#\ntopic readwrite #\n")
+    // What nobody may write is for tests of a refusal. Patterns: rules for topics belong to users, and a client whose session was
+    // there before a restart has none until it is back, so that its messages would be dropped.
+    broker.write("acl", "pattern deny refused/#\npattern readwrite #\n")
 }
 
 /// The word that follows these letters.

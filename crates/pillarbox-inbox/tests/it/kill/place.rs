@@ -1,0 +1,164 @@
+//! The brokers, each with a topic that no other test has.
+
+use std::{
+    any::Any,
+    sync::{Arc, mpsc},
+};
+
+use lapin::{
+    Connection, ConnectionProperties,
+    options::QueueDeclareOptions,
+    types::{AMQPValue, FieldTable},
+};
+use pillarbox_core::port::{Sink, Source};
+use pillarbox_testkit::servers::{Mosquitto, Nats, Redis, Shared};
+use rdkafka::mocking::MockCluster;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::support::until;
+
+const KILLS: usize = 6;
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum Broker {
+    Kafka,
+    Mqtt,
+    Nats,
+    RabbitMq,
+    Redis,
+}
+
+pub(super) struct Place {
+    pub(super) broker: Broker,
+    pub(super) options: Value,
+    pub(super) subscription: Value,
+    pub(super) topic: Arc<str>,
+    /// How often the consumer is killed.
+    pub(super) kills: usize,
+    /// The server ends with it.
+    _server: Box<dyn Any + Send>,
+}
+
+/// A sink or a source of a broker's crate by its settings.
+macro_rules! source {
+    ($broker:ident, $place:expr) => {{
+        let options: $broker::Options = serde_json::from_value($place.options.clone()).unwrap();
+        options.subscribe(serde_json::from_value($place.subscription.clone()).unwrap()).unwrap()
+    }};
+}
+macro_rules! sink {
+    ($broker:ident, $place:expr) => {{
+        let options: $broker::Options = serde_json::from_value($place.options.clone()).unwrap();
+        Arc::new(options.open().unwrap())
+    }};
+}
+pub(super) use source;
+
+impl Place {
+    pub(super) fn sink(&self) -> Arc<dyn Sink> {
+        match self.broker {
+            Broker::Kafka => sink!(pillarbox_kafka, self),
+            Broker::Mqtt => sink!(pillarbox_mqtt, self),
+            Broker::Nats => sink!(pillarbox_nats, self),
+            Broker::RabbitMq => sink!(pillarbox_rabbitmq, self),
+            Broker::Redis => sink!(pillarbox_redis, self),
+        }
+    }
+
+    /// Waits until nothing is left that comes again by the clock. Elsewhere it has come when a consumer connects.
+    pub(super) async fn until_all_is_acknowledged(&self) {
+        let source: Box<dyn Source> = match self.broker {
+            Broker::Nats => Box::new(source!(pillarbox_nats, self)),
+            Broker::Redis => Box::new(source!(pillarbox_redis, self)),
+            Broker::Kafka | Broker::Mqtt | Broker::RabbitMq => return,
+        };
+        until("all is acknowledged", || async { source.lag().await.unwrap() == Some(0) }).await;
+        source.close().await;
+    }
+}
+
+pub(super) fn redis() -> Place {
+    let server = Redis::start().unwrap();
+    Place {
+        broker: Broker::Redis,
+        options: json!({ "url": server.url() }),
+        subscription: json!({ "streams": ["orders"], "group": "billing", "again_after": "1s", "wait": "250ms" }),
+        topic: "orders".into(),
+        kills: KILLS,
+        _server: Box::new(server),
+    }
+}
+
+pub(super) async fn nats() -> Place {
+    let server = Nats::start().unwrap();
+    let jetstream = async_nats::jetstream::new(async_nats::connect(server.url()).await.unwrap());
+    let subjects = vec!["orders.>".to_owned()];
+    let stream = async_nats::jetstream::stream::Config { name: "orders".into(), subjects, ..<_>::default() };
+    jetstream.create_stream(stream).await.unwrap();
+    Place {
+        broker: Broker::Nats,
+        options: json!({ "url": server.url() }),
+        subscription: json!({ "stream": "orders", "group": "billing", "again_after": "1s", "wait": "250ms" }),
+        topic: "orders.placed".into(),
+        kills: KILLS,
+        _server: Box::new(server),
+    }
+}
+
+/// On the shared server: starting one takes long. The server drops the queue when nobody has used it for a while.
+pub(super) async fn rabbitmq() -> Place {
+    let (url, queue) = (Shared::RabbitMq.url(), format!("pillarbox-{}", pillarbox_core::new_id()));
+    let connection = Connection::connect(&url, ConnectionProperties::default()).await.unwrap();
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-expires".into(), AMQPValue::LongInt(120_000));
+    let channel = connection.create_channel().await.unwrap();
+    channel.queue_declare((&*queue).into(), QueueDeclareOptions::durable(), arguments).await.unwrap();
+    Place {
+        broker: Broker::RabbitMq,
+        options: json!({ "url": url }),
+        subscription: json!({ "queue": queue, "wait": "250ms" }),
+        topic: queue.into(),
+        kills: KILLS,
+        _server: Box::new(connection),
+    }
+}
+
+/// librdkafka's own mock, in this process: it speaks the protocol over TCP.
+pub(super) fn kafka() -> Place {
+    let (told, brokers) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    // The mock may not leave its thread.
+    std::thread::spawn(move || {
+        let mock = MockCluster::new(1).unwrap();
+        mock.create_topic("orders", 3, 1).unwrap();
+        told.send(mock.bootstrap_servers()).unwrap();
+        let _ = ended.recv();
+    });
+    Place {
+        broker: Broker::Kafka,
+        options: json!({ "brokers": brokers.recv().unwrap() }),
+        subscription: json!({ "topics": ["orders"], "group": "billing", "session": "4s", "wait": "250ms" }),
+        topic: "orders".into(),
+        // The group waits for each of the dead.
+        kills: 3,
+        _server: Box::new(end),
+    }
+}
+
+pub(super) async fn mqtt() -> Place {
+    let server = Mosquitto::start().unwrap();
+    let place = Place {
+        broker: Broker::Mqtt,
+        options: json!({ "url": server.url() }),
+        subscription: json!({ "topic": "shop/orders", "client_id": "billing-0", "wait": "250ms" }),
+        topic: "shop/orders".into(),
+        kills: KILLS,
+        _server: Box::new(server),
+    };
+    // The server keeps messages from the first connection on.
+    let source = source!(pillarbox_mqtt, place);
+    source.check().await.unwrap();
+    source.close().await;
+    place
+}
