@@ -14,6 +14,9 @@ use pillarbox_testkit::MemoryStore;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// One by one, and several by one worker.
+const AT_ONCE: [usize; 2] = [1, 20];
+
 type Answer = Arc<Mutex<dyn FnMut(&Message) -> Sent + Send>>;
 
 /// A broker that answers as it is told, and keeps what it took.
@@ -126,24 +129,29 @@ pub(crate) async fn until_found(store: &MemoryStore, status: Status, count: usiz
 
 #[tokio::test]
 async fn a_backlog_goes_out_in_batches_and_each_key_in_order() {
-    let (store, broker) = (MemoryStore::new(), Broker::good());
-    let writer = Outbox::writer_only(store.clone()).start().await.unwrap();
-    write(&writer, (0..1_000).map(|n| Event::builder("Placed").key(format!("k{}", n % 50)).header("n", n.to_string())))
+    for at_once in AT_ONCE {
+        let (store, broker) = (MemoryStore::new(), Broker::good());
+        let writer = Outbox::writer_only(store.clone()).start().await.unwrap();
+        write(
+            &writer,
+            (0..1_000).map(|n| Event::builder("Placed").key(format!("k{}", n % 50)).header("n", n.to_string())),
+        )
         .await;
-    let outlet = Outlet::new("broker", Arc::new(broker.clone()), to(&["broker"]));
-    let outbox = builder(&store).handle_every(outlet).start().await.unwrap();
-    until_found(&store, Status::Done, 1_000).await;
-    outbox.shutdown().await;
-    let taken = broker.taken.lock().clone();
-    assert_eq!(taken.len(), 1_000);
-    let mut last: BTreeMap<String, u32> = BTreeMap::new();
-    for message in &taken {
-        let number = message.headers.iter().find(|(name, _)| name == "n").unwrap().1.parse().unwrap();
-        let before = last.insert(message.key.as_ref().unwrap().to_string(), number);
-        assert!(before.is_none_or(|before| before < number), "{message:?} after {before:?}");
+        let outlet = Outlet::new("broker", Arc::new(broker.clone()), to(&["broker"])).at_once(at_once);
+        let outbox = builder(&store).handle_every(outlet).start().await.unwrap();
+        until_found(&store, Status::Done, 1_000).await;
+        outbox.shutdown().await;
+        let taken = broker.taken.lock().clone();
+        assert_eq!(taken.len(), 1_000);
+        let mut last: BTreeMap<String, u32> = BTreeMap::new();
+        for message in &taken {
+            let number = message.headers.iter().find(|(name, _)| name == "n").unwrap().1.parse().unwrap();
+            let before = last.insert(message.key.as_ref().unwrap().to_string(), number);
+            assert!(before.is_none_or(|before| before < number), "{message:?} after {before:?}");
+        }
+        let batches = broker.batches.lock().clone();
+        assert!(batches.len() < 500, "{} batches for 1,000 messages", batches.len());
     }
-    let batches = broker.batches.lock().clone();
-    assert!(batches.len() < 500, "{} batches for 1,000 messages", batches.len());
 }
 
 #[tokio::test]
@@ -190,88 +198,126 @@ async fn a_sink_that_is_down_uses_up_nothing_and_the_other_goes_on() {
 
 #[tokio::test]
 async fn what_is_rejected_for_good_is_dead_with_the_brokers_words() {
-    let store = MemoryStore::new();
-    let broker = Broker::new(|message| match &*message.topic {
-        "Bad" => Err(SinkError::rejected("403 not for you")),
-        "Shaky" => Err(SinkError::failed("this time not")),
-        _ => Ok(()),
-    });
-    let outlet = Outlet::new("broker", Arc::new(broker.clone()), to(&["broker"]));
-    let outbox = builder(&store).handle_every(outlet).start().await.unwrap();
-    write(&outbox, ["Bad", "Good", "Shaky"].map(Event::builder)).await;
-    let dead = until_found(&store, Status::Dead, 2).await;
-    let of = |event_type: &str| {
-        dead.iter().find(|found| found.record.as_ref().unwrap().event.event_type().as_str() == event_type).unwrap()
-    };
-    assert_eq!(of("Bad").attempts, 1);
-    assert!(of("Bad").last_error.as_ref().unwrap().contains("broker: 403 not for you"), "{:?}", of("Bad").last_error);
-    assert_eq!(of("Shaky").attempts, 3);
-    until_found(&store, Status::Done, 1).await;
-    outbox.shutdown().await;
-    assert_eq!(broker.topics(), ["Good"]);
+    for at_once in AT_ONCE {
+        let store = MemoryStore::new();
+        let broker = Broker::new(|message| match &*message.topic {
+            "Bad" => Err(SinkError::rejected("403 not for you")),
+            "Shaky" => Err(SinkError::failed("this time not")),
+            _ => Ok(()),
+        });
+        let outlet = Outlet::new("broker", Arc::new(broker.clone()), to(&["broker"])).at_once(at_once);
+        let outbox = builder(&store).handle_every(outlet).start().await.unwrap();
+        write(&outbox, ["Bad", "Good", "Shaky"].map(Event::builder)).await;
+        let dead = until_found(&store, Status::Dead, 2).await;
+        let of = |event_type: &str| {
+            dead.iter().find(|found| found.record.as_ref().unwrap().event.event_type().as_str() == event_type).unwrap()
+        };
+        assert_eq!(of("Bad").attempts, 1);
+        assert!(
+            of("Bad").last_error.as_ref().unwrap().contains("broker: 403 not for you"),
+            "{:?}",
+            of("Bad").last_error
+        );
+        assert_eq!(of("Shaky").attempts, 3);
+        until_found(&store, Status::Done, 1).await;
+        outbox.shutdown().await;
+        assert_eq!(broker.topics(), ["Good"]);
+    }
 }
 
 #[tokio::test]
 async fn what_is_too_large_is_dead_and_says_so() {
-    let store = MemoryStore::new();
-    let broker = Broker { largest: Some(3), ..Broker::good() };
-    let outlet = Outlet::new("broker", Arc::new(broker.clone()), to(&["broker"]));
-    let outbox = builder(&store).handle_every(outlet).start().await.unwrap();
-    let mut tx = outbox.begin().await.unwrap();
-    tx.write(Event::builder("Large").json_text("12345")).await.unwrap();
-    tx.commit().await.unwrap();
-    let dead = until_found(&store, Status::Dead, 1).await;
-    outbox.shutdown().await;
-    let error = dead[0].last_error.clone().unwrap();
-    assert!(error.contains("5 bytes") && error.contains('3'), "{error}");
-    assert!(broker.batches.lock().is_empty());
+    for at_once in AT_ONCE {
+        let store = MemoryStore::new();
+        let broker = Broker { largest: Some(3), ..Broker::good() };
+        let outlet = Outlet::new("broker", Arc::new(broker.clone()), to(&["broker"])).at_once(at_once);
+        let outbox = builder(&store).handle_every(outlet).start().await.unwrap();
+        let mut tx = outbox.begin().await.unwrap();
+        tx.write(Event::builder("Large").json_text("12345")).await.unwrap();
+        tx.commit().await.unwrap();
+        let dead = until_found(&store, Status::Dead, 1).await;
+        outbox.shutdown().await;
+        let error = dead[0].last_error.clone().unwrap();
+        assert!(error.contains("5 bytes") && error.contains('3'), "{error}");
+        assert!(broker.batches.lock().is_empty());
+    }
 }
 
 #[tokio::test]
 async fn rules_choose_rename_and_drop() {
-    let (store, broker) = (MemoryStore::new(), Broker::good());
-    let renamed = Rule {
-        name: "renamed".into(),
-        matches: of("Order*"),
-        sinks: vec!["broker".into()],
-        topic: Some(Template::new("{tenant}.orders").unwrap()),
-        ..Rule::default()
-    };
-    let noise = Rule { name: "noise".into(), matches: of("Ping"), ..Rule::default() };
-    let rules = Arc::new(Rules::new([renamed, noise], ["broker".into()]));
-    let outlet = Outlet::new("broker", Arc::new(broker.clone()), rules);
-    let outbox = builder(&store).handle_every(outlet).start().await.unwrap();
-    let order = || Event::builder("OrderPlaced");
-    write(&outbox, [order().tenant("acme"), Event::builder("Ping"), Event::builder("Paid"), order()]).await;
-    until_found(&store, Status::Done, 3).await;
-    let dead = until_found(&store, Status::Dead, 1).await;
-    outbox.shutdown().await;
-    let mut topics = broker.topics();
-    topics.sort();
-    assert_eq!(topics, ["Paid", "acme.orders"]);
-    let error = dead[0].last_error.clone().unwrap();
-    assert!(error.contains("\"renamed\"") && error.contains("tenant"), "{error}");
+    for at_once in AT_ONCE {
+        let (store, broker) = (MemoryStore::new(), Broker::good());
+        let renamed = Rule {
+            name: "renamed".into(),
+            matches: of("Order*"),
+            sinks: vec!["broker".into()],
+            topic: Some(Template::new("{tenant}.orders").unwrap()),
+            ..Rule::default()
+        };
+        let noise = Rule { name: "noise".into(), matches: of("Ping"), ..Rule::default() };
+        let rules = Arc::new(Rules::new([renamed, noise], ["broker".into()]));
+        let outlet = Outlet::new("broker", Arc::new(broker.clone()), rules).at_once(at_once);
+        let outbox = builder(&store).handle_every(outlet).start().await.unwrap();
+        let order = || Event::builder("OrderPlaced");
+        write(&outbox, [order().tenant("acme"), Event::builder("Ping"), Event::builder("Paid"), order()]).await;
+        until_found(&store, Status::Done, 3).await;
+        let dead = until_found(&store, Status::Dead, 1).await;
+        outbox.shutdown().await;
+        let mut topics = broker.topics();
+        topics.sort();
+        assert_eq!(topics, ["Paid", "acme.orders"]);
+        let error = dead[0].last_error.clone().unwrap();
+        assert!(error.contains("\"renamed\"") && error.contains("tenant"), "{error}");
+    }
 }
 
 #[tokio::test]
 async fn a_sink_that_panics_or_forgets_an_answer_stops_nothing() {
-    let store = MemoryStore::new();
-    let panics = Arc::new(Mutex::new(2));
-    let broker = Broker::new(move |_| {
-        let mut left = panics.lock();
-        if *left > 0 {
-            *left -= 1;
-            drop(left);
-            panic!("a bug in a sink");
-        }
-        Ok(())
-    });
-    let outlet = Outlet::new("broker", Arc::new(broker.clone()), to(&["broker"]));
-    let outbox = builder(&store).handle_every(outlet).start().await.unwrap();
-    write(&outbox, [Event::builder("Placed")]).await;
-    until_found(&store, Status::Done, 1).await;
-    outbox.shutdown().await;
-    assert_eq!(broker.topics(), ["Placed"]);
+    for at_once in AT_ONCE {
+        let store = MemoryStore::new();
+        let panics = Arc::new(Mutex::new(2));
+        let broker = Broker::new(move |_| {
+            let mut left = panics.lock();
+            if *left > 0 {
+                *left -= 1;
+                drop(left);
+                panic!("a bug in a sink");
+            }
+            Ok(())
+        });
+        let outlet = Outlet::new("broker", Arc::new(broker.clone()), to(&["broker"])).at_once(at_once);
+        let outbox = builder(&store).handle_every(outlet).start().await.unwrap();
+        write(&outbox, [Event::builder("Placed")]).await;
+        until_found(&store, Status::Done, 1).await;
+        outbox.shutdown().await;
+        assert_eq!(broker.topics(), ["Placed"]);
+    }
+}
+
+/// D14, X5: alone, and with several deliveries at once: what the rules drop does not wait for a sink that is down.
+#[tokio::test]
+async fn a_lone_sink_that_is_down_uses_up_nothing_and_holds_up_nothing_that_is_not_for_it() {
+    for at_once in AT_ONCE {
+        let store = MemoryStore::new();
+        let up = Arc::new(Mutex::new(false));
+        let broker = Broker::new({
+            let up = up.clone();
+            move |_| if *up.lock() { Ok(()) } else { Err(SinkError::unavailable("nobody answers")) }
+        });
+        let noise = Rule { name: "noise".into(), matches: of("Ping"), ..Rule::default() };
+        let rules = Arc::new(Rules::new([noise], ["broker".into()]));
+        let outlet = Outlet::new("broker", Arc::new(broker.clone()), rules).at_once(at_once);
+        let outbox = builder(&store).handle_every(outlet).start().await.unwrap();
+        write(&outbox, (0..40).map(|n| Event::builder("Placed").key(format!("k{}", n % 8)))).await;
+        until("tries", || (broker.batches.lock().len() >= 3).then_some(())).await;
+        write(&outbox, (0..10).map(|_| Event::builder("Ping"))).await;
+        until_found(&store, Status::Done, 10).await;
+        assert!(found(&store, Status::Retry).await.iter().all(|event| event.attempts == 0));
+        *up.lock() = true;
+        until_found(&store, Status::Done, 50).await;
+        outbox.shutdown().await;
+        assert_eq!((broker.taken.lock().len(), found(&store, Status::Dead).await.len()), (40, 0));
+    }
 }
 
 fn of(event_type: &str) -> Matches {

@@ -82,10 +82,15 @@ impl Sink for Crowd {
 
 /// Sends so many events to a sink, by an outlet whose batches have ten messages.
 async fn send_all(sink: &Crowd, events: usize) {
+    send_by(sink, events, 64, 1).await;
+}
+
+async fn send_by(sink: &Crowd, events: usize, workers: usize, at_once: usize) {
     let store = MemoryStore::new();
     let rules = Arc::new(Rules::new([], ["sink".into()]));
-    let outlet = Outlet::new("sink", Arc::new(sink.clone()), rules).batch(10);
-    let outbox = Outbox::multi_node(store.clone()).workers(64).handle_every(outlet).start().await.expect("an outbox");
+    let outlet = Outlet::new("sink", Arc::new(sink.clone()), rules).batch(10).at_once(at_once);
+    let outbox =
+        Outbox::multi_node(store.clone()).workers(workers).handle_every(outlet).start().await.expect("an outbox");
     write(&outbox, (0..events).map(|n| Event::builder("Placed").key(format!("k{n}")))).await;
     until_found(&store, Status::Done, events).await;
     outbox.shutdown().await;
@@ -99,6 +104,18 @@ async fn a_second_batch_goes_out_while_the_first_has_no_answer() {
     let seen = sink.seen.lock();
     assert_eq!(seen.most, 2, "and no third one");
     assert!((5..=10).contains(&seen.largest), "a batch of {}", seen.largest);
+}
+
+/// Whatever a worker hands over together, a batch has no more than the sink takes, and a second one goes out beside it.
+#[tokio::test]
+async fn what_workers_hand_over_together_goes_out_together() {
+    for at_once in [4, 10, 100] {
+        let sink = Crowd::new(Pace::default(), 2);
+        send_by(&sink, 200, 6, at_once).await;
+        let seen = sink.seen.lock();
+        assert_eq!(seen.most, 2, "{at_once} at once");
+        assert!((5..=10).contains(&seen.largest), "{at_once} at once: a batch of {}", seen.largest);
+    }
 }
 
 #[tokio::test]
