@@ -36,7 +36,7 @@ impl Redis {
 impl Broker for Redis {
     const NAMES: Names =
         Names { rate: "relay_redis", memory: "redis_memory", latency: "redis_latency", start: "redis_start" };
-    const WINDOWS: &'static [usize] = &[25, 100, 250, 500];
+    const WINDOWS: &'static [usize] = &[25, 100, 250, 500, 1_000];
     const WINDOW: &'static str = "8 connections with pipelines of";
     const KEEPS: bool = true;
     const SEEN: &'static str = "seen by XREAD";
