@@ -12,14 +12,13 @@ const make = (name, attributes = {}, ...children) => {
 const resolve = (api, value) =>
   value && value.$ref ? value.$ref.slice(2).split("/").reduce((at, name) => at[name], api) : value;
 
+// A body that is taken as it stands: of many, only a count.
 const example = (api, schema) => {
   const properties = resolve(api, schema).properties || {};
   const sample = {};
-  for (const [name, given] of Object.entries(properties)) {
-    const property = resolve(api, given);
-    if (name === "because") sample[name] = "";
-    else if (property.type === "object") sample[name] = {};
-    else if (name === "dry_run") sample[name] = true;
+  for (const name of Object.keys(properties)) {
+    if (name === "because") sample[name] = "why";
+    else if (name === "all" || name === "dry_run") sample[name] = true;
     else if (name === "payload") sample[name] = {};
   }
   return JSON.stringify(sample, null, 2);

@@ -84,7 +84,8 @@ fn start_logs(verbose: u8) -> bool {
     let from_environment = std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty());
     let filter = from_environment.as_deref().unwrap_or(match verbose {
         // The dispatcher says which events fail and die. In a demo, they are meant to.
-        0 => "error,pillarbox_core::engine::dispatcher=off",
+        // Why a letter could not be sent stands in no answer of the API, and is for who asks at a terminal.
+        0 => "error,pillarbox_core::engine::dispatcher=off,pillarbox_admin::letters=warn",
         1 => "info",
         _ => "info,pillarbox=debug,pillarbox_core=debug,pillarbox_sqlite=debug",
     });
