@@ -131,6 +131,7 @@ impl Bulk {
                     return Ok(done);
                 }
                 sleep_until(next_at).await;
+                let begun = Instant::now();
                 let acted = match act {
                     Act::Replay => queue.replay(&letter.id, actor).await,
                     Act::Discard => queue.discard(&letter.id, actor).await,
@@ -141,7 +142,7 @@ impl Bulk {
                     Ok(()) => {
                         (done.changed, failures) = (done.changed + 1, 0);
                         if let Some(rate) = self.rate {
-                            next_at = Instant::now() + Duration::from_secs(1) / rate.get();
+                            next_at = begun + Duration::from_secs(1) / rate.get();
                         }
                     }
                     Err(LetterError::Refused(_) | LetterError::Unknown(_)) => done.refused += 1,

@@ -9,6 +9,9 @@ const make = (name, attributes = {}, ...children) => {
   return element;
 };
 
+// What stands between backticks is code.
+const words = (text) => text.split("`").map((part, n) => (n % 2 ? make("code", {}, part) : part));
+
 const resolve = (api, value) =>
   value && value.$ref ? value.$ref.slice(2).split("/").reduce((at, name) => at[name], api) : value;
 
@@ -58,12 +61,12 @@ const send = async (base, method, path, parameters, form, answer) => {
 const operation = (api, base, method, path, of) => {
   const parameters = (of.parameters || []).map((parameter) => resolve(api, parameter));
   const form = make("form", { autocomplete: "off" });
-  if (of.description) form.append(make("p", {}, of.description));
+  if (of.description) form.append(make("p", {}, ...words(of.description)));
   for (const parameter of parameters) {
     const field = make("input", { name: parameter.name, spellcheck: "false" });
     if (parameter.required) field.required = true;
     if (parameter.schema.default !== undefined) field.placeholder = String(parameter.schema.default);
-    form.append(make("label", {}, parameter.name, field, make("small", {}, parameter.description || "")));
+    form.append(make("label", {}, parameter.name, field, make("small", {}, ...words(parameter.description || ""))));
   }
   if (of.requestBody) {
     const field = make("textarea", { name: "request body", spellcheck: "false" });

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use axum::{Router, response::Redirect, routing::get};
+use axum::{Router, http::StatusCode, response::Redirect, routing::get};
 use clap::Args as ClapArgs;
 use pillarbox_admin::{Access, Admin, Limits, Redaction, Tokens};
 use pillarbox_relay::config::{AdminConfig, LimitsConfig};
@@ -15,7 +15,7 @@ use pillarbox_relay::config::{AdminConfig, LimitsConfig};
 use crate::{
     error::Error,
     interrupt::interrupted,
-    letters::{Place, Queue, try_out},
+    letters::{self, Place, Queue, try_out},
     out,
 };
 
@@ -84,8 +84,8 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     };
     let way_back = args.place.way_back(&settings)?;
     let end = interrupted()?;
-    let store = args.place.open(&settings).await?;
-    let letters = args.place.letters(&store, &settings)?;
+    let store = letters::open(&settings).await?;
+    let letters = letters::in_database(&store, &settings)?;
     let mut admin = Admin::new(store, access).redact(redaction).limits(limits(&config.limits));
     if let Some(mut letters) = letters {
         if let Some(sink) = &way_back {
@@ -100,7 +100,9 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     }
     let page = format!("{PLACE}/docs");
     let root = get(move || std::future::ready(Redirect::temporary(&page)));
-    let service = Router::new().nest(PLACE, admin.router()).route("/", root);
+    // A browser asks for it, whatever the page says.
+    let icon = get(|| std::future::ready(StatusCode::NO_CONTENT));
+    let service = Router::new().nest(PLACE, admin.router()).route("/", root).route("/favicon.ico", icon);
     let listener = tokio::net::TcpListener::bind(address).await.map_err(|error| {
         Error::new(format!("{address} can't be listened on"))
             .caused_by(error)

@@ -70,30 +70,6 @@ impl Place {
             .map_err(|error| Error::new("the configuration is refused").caused_by(error).advice(advice))
     }
 
-    /// Opens the outbox.
-    pub(crate) async fn open(&self, settings: &Settings) -> Result<AnyStore, Error> {
-        let outbox = &settings.outbox;
-        if outbox.url().is_empty() {
-            return Err(Error::new("no database is given")
-                .advice("--db URL or PILLARBOX_DB, or --config FILE with a url in its [outbox]"));
-        }
-        let prefix = outbox.prefix().unwrap_or("outbox_");
-        Database::new(outbox.url(), prefix, outbox.schema()).open_migrated().await
-    }
-
-    /// The consumers' queue in a database.
-    pub(crate) fn letters(&self, store: &AnyStore, settings: &Settings) -> Result<Option<DeadLetters>, Error> {
-        let prefix = settings.inbox.prefix.as_str();
-        let queue = match store {
-            AnyStore::Sqlite(store) => SqliteInbox::with_prefix(store, prefix).map(DeadLetters::new),
-            AnyStore::Postgres(store) => PostgresInbox::with_prefix(store, prefix).map(DeadLetters::new),
-            AnyStore::MySql(store) => MySqlInbox::with_prefix(store, prefix).map(DeadLetters::new),
-            _ => return Ok(None),
-        };
-        let refused = |error| Error::new("--inbox-prefix, or inbox.prefix, is refused").caused_by(error);
-        Ok(Some(queue.map_err(refused)?.settings(&settings.dead_letters)))
-    }
-
     /// The way back to the broker; none if none is named.
     pub(crate) fn way_back(&self, settings: &Settings) -> Result<Option<Arc<dyn Sink>>, Error> {
         match &self.broker {
@@ -106,6 +82,30 @@ impl Place {
             }),
         }
     }
+}
+
+/// Opens the outbox.
+pub(crate) async fn open(settings: &Settings) -> Result<AnyStore, Error> {
+    let outbox = &settings.outbox;
+    if outbox.url().is_empty() {
+        return Err(Error::new("no database is given")
+            .advice("--db URL or PILLARBOX_DB, or --config FILE with a url in its [outbox]"));
+    }
+    let prefix = outbox.prefix().unwrap_or("outbox_");
+    Database::new(outbox.url(), prefix, outbox.schema()).open_migrated().await
+}
+
+/// The consumers' queue in a database.
+pub(crate) fn in_database(store: &AnyStore, settings: &Settings) -> Result<Option<DeadLetters>, Error> {
+    let prefix = settings.inbox.prefix.as_str();
+    let queue = match store {
+        AnyStore::Sqlite(store) => SqliteInbox::with_prefix(store, prefix).map(DeadLetters::new),
+        AnyStore::Postgres(store) => PostgresInbox::with_prefix(store, prefix).map(DeadLetters::new),
+        AnyStore::MySql(store) => MySqlInbox::with_prefix(store, prefix).map(DeadLetters::new),
+        _ => return Ok(None),
+    };
+    let refused = |error| Error::new("--inbox-prefix, or inbox.prefix, is refused").caused_by(error);
+    Ok(Some(queue.map_err(refused)?.settings(&settings.dead_letters)))
 }
 
 /// A queue whose tables may be made later, by the first start of a consumer: until then it is empty.

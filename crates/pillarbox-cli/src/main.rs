@@ -38,7 +38,7 @@ struct Cli {
 enum Command {
     Admin(admin::Args),
     Config(config::Args),
-    Dead(dead::Args),
+    Dead(Box<dead::Args>),
     Demo(demo::Args),
     Events(events::Args),
     Migrate(migrate::Args),
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     let end = match cli.command {
         Command::Admin(args) => on_runtime(admin::run(args)),
         Command::Config(args) => config::run(&args),
-        Command::Dead(args) => on_runtime(dead::run(args)),
+        Command::Dead(args) => on_runtime(dead::run(*args)),
         Command::Demo(args) => on_runtime(demo::run(args, quiet)),
         Command::Events(args) => on_runtime(events::run(args)),
         Command::Migrate(args) => on_runtime(migrate::run(args)),

@@ -187,7 +187,8 @@ impl Chosen {
                     .advice("ids, or filters such as --type, or --all; one of the three"));
             }
         };
-        let replays = act == Act::Replay && !self.dry_run && !(by_ids && !self.ids.iter().any(|id| is_letter(id)));
+        let sends = !by_ids || self.ids.iter().any(|id| is_letter(id));
+        let replays = act == Act::Replay && !self.dry_run && sends;
         let api = if replays { self.desk.open_to_replay().await? } else { self.desk.open().await? };
         let done = if by_ids {
             each(&api, act, &self.ids, self.because.as_deref(), self.json).await

@@ -18,7 +18,7 @@ use tower::ServiceExt as _;
 
 use crate::{
     error::Error,
-    letters::{Place, Queue, try_out},
+    letters::{self, Place, Queue, try_out},
 };
 
 /// The environment's token for the API. No flag: a command line can be read by everybody.
@@ -51,16 +51,14 @@ impl Desk {
 
     /// Opens it to replay: letters are sent to a broker, if one is named.
     pub(super) async fn open_to_replay(&self) -> Result<Api, Error> {
-        match &self.api {
-            Some(api) => self.over_api(api),
-            None => {
-                let sink = self.place.way_back(&self.place.settings()?)?;
-                if let Some(sink) = &sink {
-                    try_out(&**sink).await?;
-                }
-                self.over_database(sink).await
-            }
+        if let Some(api) = &self.api {
+            return self.over_api(api);
         }
+        let sink = self.place.way_back(&self.place.settings()?)?;
+        if let Some(sink) = &sink {
+            try_out(&**sink).await?;
+        }
+        self.over_database(sink).await
     }
 
     async fn over_database(&self, sink: Option<Arc<dyn Sink>>) -> Result<Api, Error> {
@@ -71,9 +69,9 @@ impl Desk {
                  API",
             ));
         }
-        let store = self.place.open(&settings).await?;
+        let store = letters::open(&settings).await?;
         let access = Access::everybody(Identity::operator(self.who()));
-        let letters = self.place.letters(&store, &settings)?;
+        let letters = letters::in_database(&store, &settings)?;
         let mut admin = Admin::new(store, access).limits(Limits::unhurried());
         if let Some(letters) = letters {
             admin = admin.letters(Queue(match &sink {

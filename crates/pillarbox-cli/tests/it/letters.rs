@@ -15,7 +15,7 @@ use async_nats::{
 use pillarbox::{
     AnyStore, PostgresInbox, SqliteInbox,
     inbox::{DeadLetters, Parked},
-    port::{InboxUpkeep as _, Incoming},
+    port::Incoming,
 };
 use pillarbox_servers::Shared;
 use serde_json::{Value, json};
