@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The origin of the outbox's own events; a letter's is its consumer.
-const OUTBOX: &str = "outbox";
+pub(crate) const OUTBOX: &str = "outbox";
 
 #[derive(Serialize)]
 struct Page {

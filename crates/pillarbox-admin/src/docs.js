@@ -9,17 +9,19 @@ const make = (name, attributes = {}, ...children) => {
   return element;
 };
 
+// What stands between backticks is code.
+const words = (text) => text.split("`").map((part, n) => (n % 2 ? make("code", {}, part) : part));
+
 const resolve = (api, value) =>
   value && value.$ref ? value.$ref.slice(2).split("/").reduce((at, name) => at[name], api) : value;
 
+// A body that is taken as it stands: of many, only a count.
 const example = (api, schema) => {
   const properties = resolve(api, schema).properties || {};
   const sample = {};
-  for (const [name, given] of Object.entries(properties)) {
-    const property = resolve(api, given);
-    if (name === "because") sample[name] = "";
-    else if (property.type === "object") sample[name] = {};
-    else if (name === "dry_run") sample[name] = true;
+  for (const name of Object.keys(properties)) {
+    if (name === "because") sample[name] = "why";
+    else if (name === "all" || name === "dry_run") sample[name] = true;
     else if (name === "payload") sample[name] = {};
   }
   return JSON.stringify(sample, null, 2);
@@ -59,12 +61,12 @@ const send = async (base, method, path, parameters, form, answer) => {
 const operation = (api, base, method, path, of) => {
   const parameters = (of.parameters || []).map((parameter) => resolve(api, parameter));
   const form = make("form", { autocomplete: "off" });
-  if (of.description) form.append(make("p", {}, of.description));
+  if (of.description) form.append(make("p", {}, ...words(of.description)));
   for (const parameter of parameters) {
     const field = make("input", { name: parameter.name, spellcheck: "false" });
     if (parameter.required) field.required = true;
     if (parameter.schema.default !== undefined) field.placeholder = String(parameter.schema.default);
-    form.append(make("label", {}, parameter.name, field, make("small", {}, parameter.description || "")));
+    form.append(make("label", {}, parameter.name, field, make("small", {}, ...words(parameter.description || ""))));
   }
   if (of.requestBody) {
     const field = make("textarea", { name: "request body", spellcheck: "false" });

@@ -3,11 +3,21 @@
 use axum::{Json, body::Bytes, http::StatusCode, response::IntoResponse};
 use pillarbox_core::{
     domain::{Payload, Timestamp},
-    port::{Actor, BoxFuture, Letter, LetterId, LetterPlace, LetterQuery, LetterStatus, StoreError},
+    port::{
+        Actor, BoxFuture, Deed, DeedPlace, DeedQuery, Letter, LetterId, LetterPlace, LetterQuery, LetterStatus,
+        StoreError, StoreErrorKind,
+    },
 };
 use serde::Serialize;
 
-use crate::{call::Call, events::new_payload, filter, problem::Problem, redact::Eyes, view::Body};
+use crate::{
+    call::Call,
+    events::new_payload,
+    filter::{self, Words},
+    problem::Problem,
+    redact::Eyes,
+    view::Body,
+};
 
 type Answer = Result<axum::response::Response, Problem>;
 
@@ -26,13 +36,16 @@ pub trait Letters: Send + Sync + 'static {
     /// The letter of an id.
     fn find<'a>(&'a self, id: &'a LetterId) -> Asked<'a, Option<Letter>>;
 
+    /// What was done to letters, the newest first, after a place in that order.
+    fn deeds<'a>(&'a self, query: &'a DeedQuery, after: Option<&'a DeedPlace>, limit: u32) -> Asked<'a, Vec<Deed>>;
+
     /// Sends a pending letter again.
     fn replay<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()>;
 
     /// Puts a pending letter aside for good.
     fn discard<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()>;
 
-    /// Gives a pending letter another payload, of the same content type.
+    /// Gives a pending letter another payload, of the same content type. The one that was there is kept in the history.
     fn edit<'a>(&'a self, id: &'a LetterId, payload: Bytes, actor: &'a Actor) -> Asked<'a, ()>;
 }
 
@@ -46,6 +59,9 @@ pub enum LetterError {
     /// It is not pending, or somebody is at it; the words say which.
     #[error("{0}")]
     Refused(String),
+    /// No letter can be sent from here; the words say what is missing.
+    #[error("{0}")]
+    NoWayBack(String),
     /// The payload is none that it may have.
     #[error("dead letter {id} can't be given this payload: {why}")]
     Payload {
@@ -71,12 +87,19 @@ impl From<LetterError> for Problem {
     fn from(error: LetterError) -> Self {
         match error {
             LetterError::Unknown(id) => Self::not_found("dead letter", &id.0),
-            LetterError::Refused(why) => Self::conflict(why),
+            LetterError::Refused(why) | LetterError::NoWayBack(why) => Self::conflict(why),
             LetterError::NotSent { ref id, .. } => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "a dead letter could not be sent again");
                 Self::unavailable(format!("dead letter {id} could not be sent, and stays pending; the log says why"))
             }
             LetterError::Payload { .. } => Self::unprocessable(error.to_string()),
+            LetterError::Store(error) if error.kind() == StoreErrorKind::Schema => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the dead letters can't be read");
+                Self::unavailable(
+                    "the inbox's tables, which hold the dead letters, are missing or of another version: run pillarbox \
+                     migrate --inbox, or start a consumer, which makes them",
+                )
+            }
             LetterError::Store(error) => error.into(),
         }
     }
@@ -104,15 +127,18 @@ pub(crate) struct LetterView {
     headers: Vec<(String, String)>,
     #[serde(flatten)]
     body: Body,
-    history: Vec<Deed>,
+    history: Vec<DeedView>,
 }
 
 #[derive(Debug, Serialize)]
-struct Deed {
+struct DeedView {
     at: String,
     action: String,
     who: String,
     why: Option<String>,
+    /// What an edit has replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    before: Option<Body>,
 }
 
 impl LetterView {
@@ -140,11 +166,15 @@ impl LetterView {
             history: letter
                 .history
                 .iter()
-                .map(|deed| Deed {
+                .map(|deed| DeedView {
                     at: deed.at.to_string(),
                     action: deed.what.clone(),
                     who: deed.who.clone(),
                     why: deed.why.clone(),
+                    before: deed.before.as_ref().map(|before| {
+                        let before = stored(&letter.content_type, before);
+                        Body::of(&before, eyes, payload).0
+                    }),
                 })
                 .collect(),
         }
@@ -152,7 +182,11 @@ impl LetterView {
 }
 
 fn payload_of(letter: &Letter) -> Payload {
-    Payload::stored(letter.content_type.as_str(), letter.payload.clone(), std::str::from_utf8(&letter.payload).is_ok())
+    stored(&letter.content_type, &letter.payload)
+}
+
+pub(crate) fn stored(content_type: &str, payload: &Bytes) -> Payload {
+    Payload::stored(content_type, payload.clone(), std::str::from_utf8(payload).is_ok())
 }
 
 #[derive(Serialize)]
@@ -163,6 +197,25 @@ struct Page {
 
 const FILTERS: &[&str] =
     &["status", "consumer", "type", "topic", "event_id", "saga_id", "correlation_id", "from", "until", "text"];
+
+/// What narrows pending letters.
+pub(crate) const NAMES: &[&str] =
+    &["consumer", "type", "topic", "event_id", "saga_id", "correlation_id", "from", "until", "text"];
+
+pub(crate) fn narrowed(words: &impl Words, eyes: Eyes<'_>) -> Result<LetterQuery, Problem> {
+    Ok(LetterQuery {
+        consumer: words.word("consumer")?,
+        event_type: words.word("type")?,
+        topic: words.word("topic")?,
+        event_id: words.word("event_id")?,
+        saga_id: words.word("saga_id")?,
+        correlation_id: words.word("correlation_id")?,
+        from: filter::time(words, "from")?,
+        until: filter::time(words, "until")?,
+        text: filter::text(words, eyes)?,
+        ..LetterQuery::default()
+    })
+}
 
 fn query(call: &Call) -> Result<LetterQuery, Problem> {
     let params = &call.params;
@@ -176,18 +229,7 @@ fn query(call: &Call) -> Result<LetterQuery, Problem> {
             Some(read.map_err(|error| Problem::bad_parameter("status", error, allowed))?)
         }
     };
-    Ok(LetterQuery {
-        status,
-        consumer: params.text("consumer")?,
-        event_type: params.text("type")?,
-        topic: params.text("topic")?,
-        event_id: params.text("event_id")?,
-        saga_id: params.text("saga_id")?,
-        correlation_id: params.text("correlation_id")?,
-        from: filter::time(params, "from")?,
-        until: filter::time(params, "until")?,
-        text: filter::text(params, call.eyes())?,
-    })
+    Ok(LetterQuery { status, ..narrowed(params, call.eyes())? })
 }
 
 /// So many are read at once.
@@ -273,16 +315,20 @@ pub(crate) async fn edit(call: Call) -> Answer {
     Ok(Json(serde_json::json!({ "id": call.id(), "action": "edit" })).into_response())
 }
 
-fn letters(call: &Call) -> Result<&dyn Letters, Problem> {
-    let none = "this service has no dead letter queue: give it one with Admin::letters";
+pub(crate) fn letters(call: &Call) -> Result<&dyn Letters, Problem> {
+    let none = "this service has no dead letter queue: its database has no inbox's tables, which a consumer makes when it \
+                starts, or pillarbox migrate --inbox; a program of your own gives it one with Admin::letters";
     call.desk.letters.as_deref().ok_or_else(|| Problem::missing(none))
 }
 
 /// What can't be an id is not asked for.
 fn id(call: &Call) -> Result<LetterId, Problem> {
     let id = call.id();
-    let good = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    good.then(|| LetterId(id.to_ascii_lowercase())).ok_or_else(|| Problem::not_found("dead letter", id))
+    is_id(id).then(|| LetterId(id.to_ascii_lowercase())).ok_or_else(|| Problem::not_found("dead letter", id))
+}
+
+pub(crate) fn is_id(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 pub(crate) fn write_place(place: &LetterPlace) -> String {
@@ -293,7 +339,6 @@ pub(crate) fn read_place(text: &str) -> Result<LetterPlace, Problem> {
     let refused = || Problem::bad_parameter("cursor", "it is no cursor", "`next` of the page before");
     // From the end: a time before 1970 begins with the same sign.
     let (micros, id) = text.rsplit_once('-').ok_or_else(refused)?;
-    let good = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let dead_at = micros.parse().map(Timestamp::from_micros).ok().filter(|_| good).ok_or_else(refused)?;
+    let dead_at = micros.parse().map(Timestamp::from_micros).ok().filter(|_| is_id(id)).ok_or_else(refused)?;
     Ok(LetterPlace { dead_at, id: LetterId(id.to_owned()) })
 }

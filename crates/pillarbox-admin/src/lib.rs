@@ -7,6 +7,7 @@
 //! | `/events/{id}/replay`, `/skip`, `/payload`, `DELETE /events/{id}` | act on a dead one: replay, let its key go on, edit, discard |
 //! | `/events/replay`, `/events/discard` | act on many, with a rate and a dry run |
 //! | `/dlq`, `/dlq/count`, `/dlq/{id}`, `/dlq/{id}/replay`, `/payload` | consumers' dead letters |
+//! | `/dlq/replay`, `/dlq/discard` | act on many of them |
 //! | `/dead`, `/dead/count` | both in one list, with their origin |
 //! | `/actions` | what was done, by whom, when and why |
 //! | `/stats`, `/fleet` | how the outbox stands, and who delivers |
@@ -18,6 +19,7 @@
 mod access;
 mod actions;
 mod admin;
+mod bulk;
 mod call;
 mod dead;
 mod events;

@@ -162,6 +162,14 @@ impl Problem {
         problem
     }
 
+    /// Tells what was done before it went wrong.
+    pub(crate) fn after(mut self, changed: u64) -> Self {
+        if changed > 0 {
+            self.0.detail = format!("{}; {changed} were done before", self.0.detail);
+        }
+        self
+    }
+
     pub(crate) fn missing(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not-here", "this service has none", detail)
     }

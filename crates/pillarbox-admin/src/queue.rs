@@ -1,7 +1,7 @@
 //! The dead letter queue of `pillarbox-inbox`, as the API asks it.
 
 use axum::body::Bytes;
-use pillarbox_core::port::{Actor, Letter, LetterId, LetterPlace, LetterQuery};
+use pillarbox_core::port::{Actor, Deed, DeedPlace, DeedQuery, Letter, LetterId, LetterPlace, LetterQuery};
 use pillarbox_inbox::{DeadLetters, Error};
 
 use crate::letters::{Asked, LetterError, Letters};
@@ -22,6 +22,10 @@ impl Letters for DeadLetters {
 
     fn find<'a>(&'a self, id: &'a LetterId) -> Asked<'a, Option<Letter>> {
         Box::pin(async move { DeadLetters::find(self, id).await.map_err(|error| of(id, error)) })
+    }
+
+    fn deeds<'a>(&'a self, query: &'a DeedQuery, after: Option<&'a DeedPlace>, limit: u32) -> Asked<'a, Vec<Deed>> {
+        Box::pin(async move { DeadLetters::deeds(self, query, after, limit).await.map_err(of_none) })
     }
 
     fn replay<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()> {
@@ -47,7 +51,8 @@ fn of(id: &LetterId, error: Error) -> LetterError {
         Error::Store(error) => LetterError::Store(error),
         Error::NotFound(_) => LetterError::Unknown(id),
         Error::Broker(error) => LetterError::NotSent { id, why: error.to_string() },
-        error @ (Error::NotPending { .. } | Error::TooManyReplays { .. } | Error::Busy(_) | Error::NoSink) => {
+        Error::NoSink => LetterError::NoWayBack(error.to_string()),
+        Error::NotPending { .. } | Error::TooManyReplays { .. } | Error::Busy(_) => {
             LetterError::Refused(error.to_string())
         }
         error => LetterError::Payload { id, why: error.to_string() },

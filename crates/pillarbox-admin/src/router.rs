@@ -16,7 +16,7 @@ use crate::{
     access::Way,
     actions,
     admin::Desk,
-    dead, events, letters, openapi, page,
+    bulk, dead, events, letters, openapi, page,
     problem::{PROBLEM, Problem},
 };
 
@@ -47,6 +47,8 @@ routes! {
     get "/dead/count" => dead::count,
     get "/dlq" => letters::list,
     get "/dlq/count" => letters::count,
+    post "/dlq/replay" => bulk::replay,
+    post "/dlq/discard" => bulk::discard,
     get "/dlq/{id}" => letters::show,
     delete "/dlq/{id}" => letters::discard,
     post "/dlq/{id}/replay" => letters::replay,

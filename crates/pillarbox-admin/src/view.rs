@@ -5,12 +5,16 @@ use std::collections::BTreeMap;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use pillarbox_core::{
     domain::{Payload, Record, Status},
-    port::{Action, Fleet, Found, NodeStatus, Stats},
+    port::{Action, Deed, Fleet, Found, NodeStatus, Stats},
 };
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::redact::{Eyes, Seen};
+use crate::{
+    dead::OUTBOX,
+    letters::stored,
+    redact::{Eyes, Seen},
+};
 
 /// An event.
 #[derive(Debug, Serialize)]
@@ -142,12 +146,16 @@ impl Decoded {
 /// What somebody did.
 #[derive(Debug, Serialize)]
 pub(crate) struct ActionView {
-    number: i64,
+    /// `outbox`, or the consumer whose letter it was.
+    origin: String,
+    /// Its number in the outbox's record.
+    number: Option<i64>,
     at: String,
     who: String,
     why: Option<String>,
     action: String,
     seq: Option<i64>,
+    letter_id: Option<String>,
     event_id: Option<String>,
     event_type: Option<String>,
     /// What an edit has replaced.
@@ -157,15 +165,34 @@ pub(crate) struct ActionView {
 impl ActionView {
     pub(crate) fn of(action: &Action, eyes: Eyes<'_>, payload: bool) -> Self {
         Self {
-            number: action.number,
+            origin: OUTBOX.to_owned(),
+            number: Some(action.number),
             at: action.at.to_string(),
             who: action.actor.who.clone(),
             why: action.actor.why.clone(),
             action: action.action.to_ascii_lowercase(),
             seq: action.seq.map(|seq| seq.0),
+            letter_id: None,
             event_id: action.event_id.clone(),
             event_type: action.event_type.clone(),
             before: action.before.as_ref().map(|before| Body::of(before, eyes, payload).0),
+        }
+    }
+
+    pub(crate) fn of_letter(deed: &Deed, eyes: Eyes<'_>, payload: bool) -> Self {
+        let before = deed.action.before.as_ref().map(|before| stored(&deed.content_type, before));
+        Self {
+            origin: deed.consumer.clone(),
+            number: None,
+            at: deed.action.at.to_string(),
+            who: deed.action.who.clone(),
+            why: deed.action.why.clone(),
+            action: deed.action.what.clone(),
+            seq: None,
+            letter_id: Some(deed.letter.to_string()),
+            event_id: Some(deed.event_id.clone()),
+            event_type: Some(deed.event_type.clone()),
+            before: before.map(|before| Body::of(&before, eyes, payload).0),
         }
     }
 }

@@ -1,14 +1,26 @@
 //! `pillarbox admin`: serves the operators' API.
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+};
 
-use axum::{Router, response::Redirect, routing::get};
+use axum::{Router, http::StatusCode, response::Redirect, routing::get};
 use clap::Args as ClapArgs;
 use pillarbox_admin::{Access, Admin, Limits, Redaction, Tokens};
+use pillarbox_relay::config::{AdminConfig, LimitsConfig};
 
-use crate::{error::Error, interrupt::interrupted, letters::Tables, out, store::Database};
+use crate::{
+    error::Error,
+    interrupt::interrupted,
+    letters::{self, Place, Queue, try_out},
+    out,
+};
 
 const PLACE: &str = "/api/admin";
+const LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8420));
 /// Tokens themselves, for where there are no files. No flag: a command line can be read by everybody.
 const TOKENS: &str = "PILLARBOX_ADMIN_TOKENS";
 
@@ -19,12 +31,10 @@ const TOKENS: &str = "PILLARBOX_ADMIN_TOKENS";
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     #[command(flatten)]
-    database: Database,
-    #[command(flatten)]
-    tables: Tables,
-    /// Where to listen; port 0 takes a free one.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8420", env = "PILLARBOX_ADMIN_LISTEN")]
-    listen: SocketAddr,
+    place: Place,
+    /// Where to listen; port 0 takes a free one. Default: 127.0.0.1:8420.
+    #[arg(long, value_name = "ADDRESS", env = "PILLARBOX_ADMIN_LISTEN")]
+    listen: Option<SocketAddr>,
     /// Who may come in: a file with a line for each token, with name, role (viewer or operator) and token. The
     /// environment's PILLARBOX_ADMIN_TOKENS is read as such a file.
     #[arg(long, value_name = "FILE", env = "PILLARBOX_ADMIN_TOKEN_FILE")]
@@ -45,19 +55,21 @@ pub(crate) struct Args {
     /// Hide it from operators as well.
     #[arg(long)]
     redact_for_everybody: bool,
-    /// How many requests a caller may send a second, on the average.
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    requests_per_second: u32,
-    /// How many items a page may have.
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    largest_page: u32,
+    /// How many requests a caller may send a second, on the average. Default: 50.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    requests_per_second: Option<u32>,
+    /// How many items a page may have. Default: 500.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    largest_page: Option<u32>,
 }
 
 pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
-    let redaction = args.redaction()?;
-    let tokens = args.tokens()?;
-    let address = args.listen;
-    let (access, who) = match tokens {
+    let mut settings = args.place.settings()?;
+    args.over(&mut settings.admin);
+    let config = &settings.admin;
+    let redaction = redaction(config)?;
+    let address = config.listen.unwrap_or(LISTEN);
+    let (access, who) = match args.tokens(config)? {
         Some(tokens) => {
             let who = format!("those with one of {} tokens", tokens.len());
             (Access::tokens(tokens), who)
@@ -70,22 +82,27 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
                 .advice("give it tokens with --token-file FILE, or let it listen on 127.0.0.1"));
         }
     };
+    let way_back = args.place.way_back(&settings)?;
     let end = interrupted()?;
-    let store = args.database.open_migrated().await?;
-    let limits = Limits {
-        requests_per_second: f64::from(args.requests_per_second),
-        burst: args.requests_per_second.saturating_mul(2),
-        largest_page: args.largest_page,
-        ..Limits::default()
-    };
-    let letters = args.tables.letters(&store).await?;
-    let mut admin = Admin::new(store, access).redact(redaction).limits(limits);
-    if let Some(letters) = letters {
-        admin = admin.letters(letters);
+    let store = letters::open(&settings).await?;
+    let letters = letters::in_database(&store, &settings)?;
+    let mut admin = Admin::new(store, access).redact(redaction).limits(limits(&config.limits));
+    if let Some(mut letters) = letters {
+        if let Some(sink) = &way_back {
+            if let Err(error) = try_out(&**sink).await {
+                eprintln!("warning: {error}\n  it goes on: replays fail until the sink is there");
+            }
+            letters = letters.sink(Arc::clone(sink));
+        } else {
+            eprintln!("dead letters can't be replayed: give a sink with --config FILE or --broker URL");
+        }
+        admin = admin.letters(Queue(letters));
     }
     let page = format!("{PLACE}/docs");
     let root = get(move || std::future::ready(Redirect::temporary(&page)));
-    let service = Router::new().nest(PLACE, admin.router()).route("/", root);
+    // A browser asks for it, whatever the page says.
+    let icon = get(|| std::future::ready(StatusCode::NO_CONTENT));
+    let service = Router::new().nest(PLACE, admin.router()).route("/", root).route("/favicon.ico", icon);
     let listener = tokio::net::TcpListener::bind(address).await.map_err(|error| {
         Error::new(format!("{address} can't be listened on"))
             .caused_by(error)
@@ -98,11 +115,29 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     let service = service.into_make_service_with_connect_info::<SocketAddr>();
     let serving = axum::serve(listener, service).with_graceful_shutdown(end);
     serving.await.map_err(|error| Error::new("the API is no longer served").caused_by(error))?;
+    if let Some(sink) = way_back {
+        sink.close().await;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 impl Args {
-    fn tokens(&self) -> Result<Option<Tokens>, Error> {
+    /// Puts what the flags say before what the configuration says.
+    fn over(&self, config: &mut AdminConfig) {
+        config.listen = self.listen.or(config.listen);
+        config.redact.extend_from_slice(&self.redact);
+        config.redact_headers.extend_from_slice(&self.redact_header);
+        config.hide_errors |= self.hide_errors;
+        config.hide_payloads |= self.hide_payloads;
+        config.redact_for_everybody |= self.redact_for_everybody;
+        if let Some(rate) = self.requests_per_second {
+            config.limits.requests_per_second = Some(f64::from(rate));
+            config.limits.burst = Some(rate.saturating_mul(2));
+        }
+        config.limits.largest_page = self.largest_page.or(config.limits.largest_page);
+    }
+
+    fn tokens(&self, config: &AdminConfig) -> Result<Option<Tokens>, Error> {
         let (text, of) = match (&self.token_file, std::env::var(TOKENS)) {
             (Some(_), Ok(_)) => {
                 return Err(Error::new(format!("there are tokens both in a file and in {TOKENS}")).advice("use one"));
@@ -115,27 +150,45 @@ impl Args {
                 (text, file.display().to_string())
             }
             (None, Ok(text)) => (text, TOKENS.to_owned()),
-            (None, Err(std::env::VarError::NotPresent)) => return Ok(None),
+            (None, Err(std::env::VarError::NotPresent)) => match &config.tokens {
+                Some(text) => (text.clone(), "admin.tokens".to_owned()),
+                None => return Ok(None),
+            },
             (None, Err(error)) => return Err(Error::new(format!("{TOKENS} can't be read")).caused_by(error)),
         };
         let refused = |error| Error::new(format!("the tokens of {of} are refused")).caused_by(error);
         Tokens::read(&text).map(Some).map_err(refused)
     }
+}
 
-    fn redaction(&self) -> Result<Redaction, Error> {
-        let mut redaction = Redaction::new();
-        for path in &self.redact {
-            let refused = |error| Error::new("--redact is refused").caused_by(error);
-            redaction = redaction.path(path).map_err(refused)?;
-        }
-        redaction = self.redact_header.iter().fold(redaction, |redaction, name| redaction.header(name.trim()));
-        if self.hide_errors {
-            redaction = redaction.hide_errors();
-        }
-        if self.hide_payloads {
-            redaction = redaction.hide_payloads();
-        }
-        Ok(if self.redact_for_everybody { redaction.for_everybody() } else { redaction })
+fn redaction(config: &AdminConfig) -> Result<Redaction, Error> {
+    let mut redaction = Redaction::new();
+    for path in &config.redact {
+        let refused = |error| Error::new(format!("--redact, or admin.redact, is refused: {path:?}")).caused_by(error);
+        redaction = redaction.path(path).map_err(refused)?;
+    }
+    redaction = config.redact_headers.iter().fold(redaction, |redaction, name| redaction.header(name.trim()));
+    if config.hide_errors {
+        redaction = redaction.hide_errors();
+    }
+    if config.hide_payloads {
+        redaction = redaction.hide_payloads();
+    }
+    Ok(if config.redact_for_everybody { redaction.for_everybody() } else { redaction })
+}
+
+fn limits(config: &LimitsConfig) -> Limits {
+    let default = Limits::default();
+    Limits {
+        page: config.page.unwrap_or(default.page),
+        largest_page: config.largest_page.unwrap_or(default.largest_page),
+        page_bytes: config.page_bytes.unwrap_or(default.page_bytes),
+        body: config.body.unwrap_or(default.body),
+        bulk: config.bulk.unwrap_or(default.bulk),
+        requests_per_second: config.requests_per_second.unwrap_or(default.requests_per_second),
+        burst: config.burst.unwrap_or(default.burst),
+        at_once: config.at_once.unwrap_or(default.at_once),
+        time: config.time.unwrap_or(default.time),
     }
 }
 
@@ -151,3 +204,23 @@ fn tell_if_open(file: &std::path::Path) {
 
 #[cfg(not(unix))]
 fn tell_if_open(_file: &std::path::Path) {}
+
+#[cfg(test)]
+mod tests {
+    use pillarbox_relay::config::{REFERENCE, Settings, Source};
+
+    use super::*;
+
+    /// M4: the file that shows the defaults shows those of the router.
+    #[test]
+    fn the_reference_has_the_defaults_of_the_api() {
+        let (_, of_admin) = REFERENCE.split_once("#[admin]").expect("a section");
+        let lines = of_admin.lines().filter(|line| !line.starts_with("# ") && !line.contains("tokens"));
+        let text = lines.map(|line| line.trim_start_matches('#')).collect::<Vec<_>>().join("\n");
+        let settings = Settings::read(&Source::new().text(format!("[admin]\n{text}"))).expect("a configuration");
+        assert_eq!(settings.admin.listen, Some(LISTEN));
+        let said = format!("{:?}", settings.admin.limits);
+        assert!(!said.contains("None"), "{said}");
+        assert_eq!(limits(&settings.admin.limits), Limits::default());
+    }
+}

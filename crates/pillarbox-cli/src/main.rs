@@ -38,7 +38,7 @@ struct Cli {
 enum Command {
     Admin(admin::Args),
     Config(config::Args),
-    Dead(dead::Args),
+    Dead(Box<dead::Args>),
     Demo(demo::Args),
     Events(events::Args),
     Migrate(migrate::Args),
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     let end = match cli.command {
         Command::Admin(args) => on_runtime(admin::run(args)),
         Command::Config(args) => config::run(&args),
-        Command::Dead(args) => on_runtime(dead::run(args)),
+        Command::Dead(args) => on_runtime(dead::run(*args)),
         Command::Demo(args) => on_runtime(demo::run(args, quiet)),
         Command::Events(args) => on_runtime(events::run(args)),
         Command::Migrate(args) => on_runtime(migrate::run(args)),
@@ -84,7 +84,8 @@ fn start_logs(verbose: u8) -> bool {
     let from_environment = std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty());
     let filter = from_environment.as_deref().unwrap_or(match verbose {
         // The dispatcher says which events fail and die. In a demo, they are meant to.
-        0 => "error,pillarbox_core::engine::dispatcher=off",
+        // Why a letter could not be sent stands in no answer of the API, and is for who asks at a terminal.
+        0 => "error,pillarbox_core::engine::dispatcher=off,pillarbox_admin::letters=warn",
         1 => "info",
         _ => "info,pillarbox=debug,pillarbox_core=debug,pillarbox_sqlite=debug",
     });

@@ -3,11 +3,14 @@
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
-use pillarbox::{StoreErrorKind, port::UpkeepStore as _};
+use pillarbox::{
+    AnyStore, MySqlInbox, PostgresInbox, SqliteInbox, StoreErrorKind,
+    port::{InboxUpkeep as _, UpkeepStore as _},
+};
 
 use crate::{error::Error, store::Database};
 
-/// Make the outbox's tables, or bring them to this program's version
+/// Make the outbox's tables, and those of its consumers, or bring them to this program's version
 ///
 /// Safe to run at any time and by several machines at once. A service may also do it when it starts.
 #[derive(Debug, ClapArgs)]
@@ -18,15 +21,25 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "check")]
     print: bool,
     /// Only say whether the tables are of this program's version; exit code 2 if not.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "inbox")]
     check: bool,
+    /// Also the tables of consumers: inbox, guard and dead letters.
+    #[arg(long)]
+    inbox: bool,
+    /// What the names of the consumers' tables begin with.
+    #[arg(long, value_name = "NAME", env = "PILLARBOX_INBOX_PREFIX", default_value = "inbox_")]
+    inbox_prefix: String,
 }
 
 pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     let kind = args.database.kind()?;
     if args.print {
         let sql = args.database.options().migration_sql(kind);
-        print!("{}", sql.map_err(|error| Error::new("the migrations can't be printed").caused_by(error))?);
+        let refused = |error| Error::new("the migrations can't be printed").caused_by(error);
+        print!("{}", sql.map_err(refused)?);
+        if args.inbox {
+            print!("{}", args.database.options().inbox_migration_sql(kind, &args.inbox_prefix).map_err(refused)?);
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let store = args.database.open().await?;
@@ -49,6 +62,25 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
             .caused_by(error)
             .advice("the database's user must be allowed to make tables; --print shows the SQL for somebody who is")
     })?;
+    if args.inbox {
+        migrate_inbox(&store, &args.inbox_prefix).await?;
+    }
     println!("{}", if before.is_ok() { "the tables were up to date" } else { "the tables are migrated" });
+    if args.inbox {
+        println!("the consumers' tables are there");
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn migrate_inbox(store: &AnyStore, prefix: &str) -> Result<(), Error> {
+    let refused = |error| Error::new("--inbox-prefix is refused").caused_by(error);
+    let migrated = match store {
+        AnyStore::Sqlite(store) => SqliteInbox::with_prefix(store, prefix).map_err(refused)?.migrate().await,
+        AnyStore::Postgres(store) => PostgresInbox::with_prefix(store, prefix).map_err(refused)?.migrate().await,
+        AnyStore::MySql(store) => MySqlInbox::with_prefix(store, prefix).map_err(refused)?.migrate().await,
+        _ => return Err(Error::new("this database has no inbox")),
+    };
+    migrated.map_err(|error| {
+        Error::new("the migration of the consumers' tables failed, and can be run again").caused_by(error)
+    })
 }

@@ -84,7 +84,10 @@ pub enum Error {
     #[error("dead letter {0} is being replayed by somebody else right now")]
     Busy(String),
     /// There is no way back to the broker.
-    #[error("dead letters can't be replayed here: no sink was given to send them through")]
+    #[error(
+        "dead letters can't be replayed here: no sink was given to send them through. Give one with DeadLetters::sink; \
+         `pillarbox dead` and `pillarbox admin` take one with --config FILE or --broker URL"
+    )]
     NoSink,
     /// The new payload can't stand for the old one.
     #[error("the payload can't be changed: {0}")]

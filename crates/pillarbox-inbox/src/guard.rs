@@ -12,7 +12,7 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use metrics::{Counter, counter};
 use pillarbox_core::port::{GuardStore, NAME_LIMIT};
 
-use crate::Error;
+use crate::{Error, GuardSettings};
 
 /// Tells the first delivery of a message from later ones. Cheap to clone.
 ///
@@ -71,7 +71,14 @@ impl Guard {
         hits.absolute(0);
         misses.absolute(0);
         let by = pillarbox_core::new_id().to_string().into();
-        Self { store: Arc::new(store), ttl: Duration::from_hours(1), by, hits, misses, enabled: true }
+        let GuardSettings { enabled, ttl } = GuardSettings::default();
+        Self { store: Arc::new(store), ttl, by, hits, misses, enabled }
+    }
+
+    /// Takes all settings from a file or the environment.
+    #[must_use]
+    pub fn settings(self, settings: &GuardSettings) -> Self {
+        self.enabled(settings.enabled).ttl(settings.ttl)
     }
 
     /// How long a mark stands: longer than the broker may take to deliver a message again. Default: 1 h. At least a

@@ -10,7 +10,7 @@ use pillarbox_core::{
     port::{InboxStore, InboxUpkeep},
 };
 
-use crate::{Error, guard::check};
+use crate::{Error, InboxSettings, guard::check};
 
 /// Tells the first delivery of a message from later ones, in the transaction of the work. Cheap to clone if its store is.
 ///
@@ -48,7 +48,14 @@ pub struct Inbox<I> {
 impl<I: InboxUpkeep> Inbox<I> {
     /// An inbox with a window of 24 h.
     pub fn new(store: I) -> Self {
-        Self { store, window: Duration::from_hours(24), enabled: true, migrate: true }
+        let InboxSettings { enabled, window, migrate, .. } = InboxSettings::default();
+        Self { store, window, enabled, migrate }
+    }
+
+    /// Takes all settings from a file or the environment; the prefix is the store's.
+    #[must_use]
+    pub fn settings(self, settings: &InboxSettings) -> Self {
+        self.enabled(settings.enabled).window(settings.window).migrate(settings.migrate)
     }
 
     /// How long messages are remembered, at least. All consumers of one inbox have one window: that of the first start.
@@ -137,6 +144,10 @@ impl<I: InboxUpkeep> Inbox<I> {
 
 impl<I> fmt::Debug for Inbox<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inbox").field("window", &self.window).field("enabled", &self.enabled).finish_non_exhaustive()
+        f.debug_struct("Inbox")
+            .field("window", &self.window)
+            .field("enabled", &self.enabled)
+            .field("migrate", &self.migrate)
+            .finish_non_exhaustive()
     }
 }

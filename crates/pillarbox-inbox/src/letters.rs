@@ -18,14 +18,14 @@ use bytes::Bytes;
 use pillarbox_core::{
     domain::{ERROR_LIMIT, Key, Timestamp, limit},
     port::{
-        Actor, Claim, Incoming, Letter, LetterAction, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore,
-        Message, Sink, SinkError,
+        Actor, Claim, Deed, DeedPlace, DeedQuery, Incoming, Letter, LetterAction, LetterId, LetterPlace, LetterQuery,
+        LetterStatus, LetterStore, Message, Sink, SinkError,
     },
 };
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep_until};
 
-use crate::{Error, message};
+use crate::{DeadLetterSettings, Error, message};
 
 /// The header of a replayed message that says for whom it is: other consumers of the topic have dealt with it.
 pub const REPLAY_FOR: &str = "pillarbox-replay-for";
@@ -54,6 +54,7 @@ const CLAIM: Duration = Duration::from_mins(1);
 pub struct DeadLetters {
     store: Arc<dyn LetterStore>,
     sink: Option<Arc<dyn Sink>>,
+    enabled: bool,
     most_replays: u32,
     retention: Duration,
 }
@@ -75,13 +76,28 @@ impl DeadLetters {
     /// A queue without a way back: letters can be looked at and discarded. At most 3 replays; finished letters are kept for 7
     /// days, pending ones for ever.
     pub fn new(store: impl LetterStore) -> Self {
-        Self { store: Arc::new(store), sink: None, most_replays: 3, retention: Duration::from_hours(7 * 24) }
+        let DeadLetterSettings { enabled, most_replays, retention, .. } = DeadLetterSettings::default();
+        Self { store: Arc::new(store), sink: None, enabled, most_replays, retention }
     }
 
     /// The way back to the broker, for replays.
     #[must_use]
     pub fn sink(mut self, sink: Arc<dyn Sink>) -> Self {
         self.sink = Some(sink);
+        self
+    }
+
+    /// Takes all settings from a file or the environment; the sink they name is the caller's affair.
+    #[must_use]
+    pub fn settings(self, settings: &DeadLetterSettings) -> Self {
+        self.enabled(settings.enabled).most_replays(settings.most_replays).retention(settings.retention)
+    }
+
+    /// Switches it off: what is given up is told in the log, and gone. Letters that are there can still be acted upon.
+    /// Default: on.
+    #[must_use]
+    pub fn enabled(mut self, enabled: bool) -> Self {
+        self.enabled = enabled;
         self
     }
 
@@ -102,6 +118,20 @@ impl DeadLetters {
     /// Adds a message that was given up. One that was there before, and has come back, is pending again, and its replays still
     /// count.
     pub async fn park(&self, parked: &Parked<'_>) -> Result<LetterId, Error> {
+        if !self.enabled {
+            let new = letter(parked, Timestamp::from_micros(0));
+            let Letter { consumer, event_id, event_type, topic, reason, attempts, .. } = &new;
+            tracing::error!(
+                consumer,
+                event_id,
+                event_type,
+                topic,
+                attempts,
+                reason,
+                "a message was given up and is gone: the dead letter queue is switched off"
+            );
+            return Ok(new.id);
+        }
         let now = self.store.now().await?;
         let new = letter(parked, now);
         if self.store.insert(&new).await? {
@@ -140,6 +170,11 @@ impl DeadLetters {
         Ok(self.store.find(id).await?)
     }
 
+    /// What people have done to letters, the newest first, after a place in that order.
+    pub async fn deeds(&self, query: &DeedQuery, after: Option<&DeedPlace>, limit: u32) -> Result<Vec<Deed>, Error> {
+        Ok(self.store.deeds(query, after, limit).await?)
+    }
+
     /// Sends a pending letter to its topic again, for the consumer that gave it up. Of several calls at once one sends it; the
     /// others are told that somebody is at it, or that it is not pending any more.
     pub async fn replay(&self, id: &LetterId, actor: &Actor) -> Result<(), Error> {
@@ -173,14 +208,18 @@ impl DeadLetters {
     }
 
     /// Puts another payload in the place of a pending letter's, before it is replayed. Its content type stays; JSON must be
-    /// JSON.
+    /// JSON. What was there is kept in the letter's history.
     pub async fn edit(&self, id: &LetterId, payload: impl Into<Bytes>, actor: &Actor) -> Result<(), Error> {
         let payload = payload.into();
         let now = self.store.now().await?;
         self.change(id, |letter| {
             free(letter, now, "edited")?;
             check_payload(&letter.content_type, &payload)?;
-            Ok(Letter { payload: payload.clone(), ..acted(letter, now, "edit", actor) })
+            let mut edited = Letter { payload: payload.clone(), ..acted(letter, now, "edit", actor) };
+            if let Some(action) = edited.history.last_mut() {
+                action.before = Some(letter.payload.clone());
+            }
+            Ok(edited)
         })
         .await?;
         Ok(())
@@ -330,7 +369,8 @@ fn sent(letter: &Letter, now: Timestamp, by: &str, actor: &Actor) -> Letter {
 
 fn acted(letter: &Letter, now: Timestamp, what: &str, actor: &Actor) -> Letter {
     let mut history = letter.history.clone();
-    history.push(LetterAction { at: now, what: what.to_owned(), who: actor.who.clone(), why: actor.why.clone() });
+    let (who, why) = (actor.who.clone(), actor.why.clone());
+    history.push(LetterAction { at: now, what: what.to_owned(), who, why, before: None });
     Letter { history, ..letter.clone() }
 }
 
@@ -372,6 +412,11 @@ fn replayed_message(letter: &Letter) -> Message {
 
 impl fmt::Debug for DeadLetters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeadLetters").field("most_replays", &self.most_replays).finish_non_exhaustive()
+        f.debug_struct("DeadLetters")
+            .field("sink", &self.sink.is_some())
+            .field("enabled", &self.enabled)
+            .field("most_replays", &self.most_replays)
+            .field("retention", &self.retention)
+            .finish_non_exhaustive()
     }
 }

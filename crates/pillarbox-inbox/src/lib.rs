@@ -17,6 +17,7 @@ mod inbox;
 mod letters;
 mod memory;
 mod message;
+mod settings;
 
 pub use consumer::{Builder, Consumer, OnUnknown, WithInbox, metric};
 pub use error::Error;
@@ -24,3 +25,4 @@ pub use guard::{Guard, Guarded};
 pub use inbox::Inbox;
 pub use letters::{DeadLetters, Parked, REPLAY_FOR, REPLAY_NUMBER, id_of};
 pub use memory::{MemoryGuard, MemoryLetters};
+pub use settings::{ConsumerSettings, DeadLetterSettings, GuardSettings, InboxSettings, Refused};

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use pillarbox_core::{
     domain::Timestamp,
     port::{
-        BoxFuture, Clock, GuardStore, Letter, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore,
-        StoreError, SystemClock,
+        BoxFuture, Clock, Deed, DeedPlace, DeedQuery, DeedStore, Deeds, GuardStore, Letter, LetterId, LetterPlace,
+        LetterQuery, LetterStatus, LetterStore, StoreError, SystemClock,
     },
 };
 
@@ -125,6 +125,21 @@ impl Default for MemoryLetters {
     }
 }
 
+impl DeedStore for MemoryLetters {
+    fn deeds<'a>(
+        &'a self,
+        query: &'a DeedQuery,
+        after: Option<&'a DeedPlace>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<Deed>, StoreError>> {
+        Box::pin(async move {
+            let mut deeds = Deeds::new(query, after, limit);
+            self.letters.lock().values().for_each(|letter| deeds.look(letter.clone().into()));
+            Ok(deeds.done())
+        })
+    }
+}
+
 impl LetterStore for MemoryLetters {
     fn insert<'a>(&'a self, letter: &'a Letter) -> BoxFuture<'a, Result<bool, StoreError>> {
         Box::pin(async move {
@@ -161,8 +176,8 @@ impl LetterStore for MemoryLetters {
         Box::pin(async move {
             let mut found: Vec<_> =
                 self.letters.lock().values().filter(|letter| query.matches(letter)).cloned().collect();
-            found.retain(|letter| after.is_none_or(|place| place.is_before(letter)));
-            found.sort_by(|one, other| (other.dead_at, &one.id).cmp(&(one.dead_at, &other.id)));
+            found.retain(|letter| after.is_none_or(|place| query.is_after(letter, place)));
+            found.sort_by(|one, other| query.order(one, other));
             found.truncate(limit as usize);
             Ok(found)
         })

@@ -71,9 +71,11 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
             number if READ_ONLY.contains(&number) => {
                 (Unavailable, "the server is read-only: connect to the one that takes writes")
             }
-            number if MISSING.contains(&number) => {
-                (Schema, "the outbox's tables are missing or of another version: run the migrations (`migrate`)")
-            }
+            number if MISSING.contains(&number) => (
+                Schema,
+                "tables of the outbox, or of the inbox, are missing or of another version: run the migrations (`pillarbox migrate`, \
+                 and with --inbox for those of an inbox)",
+            ),
             number if LOGIN.contains(&number) => (Rejected, "the server refuses the user or the password"),
             number if DENIED.contains(&number) => (Rejected, "the user lacks a right that the statement needs"),
             _ => (Rejected, "the server refused the statement"),

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use pillarbox_core::{
     domain::Timestamp,
     port::{
-        BoxFuture, Letter, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore, StoreError, StoreErrorKind,
+        BoxFuture, Deed, DeedPlace, DeedQuery, DeedStore, Deeds, Letter, LetterId, LetterPlace, LetterQuery,
+        LetterStatus, LetterStore, StoreError, StoreErrorKind,
     },
 };
 
@@ -51,11 +52,11 @@ impl NatsLetters {
     ) -> Result<Vec<Letter>, StoreError> {
         let mut page: Vec<Letter> = Vec::new();
         let first = |page: &mut Vec<Letter>| {
-            page.sort_by(|a, b| (b.dead_at, &a.id).cmp(&(a.dead_at, &b.id)));
+            page.sort_by(|one, other| query.order(one, other));
             page.truncate(limit);
         };
         self.each(|letter, _| {
-            if query.matches(&letter) && after.is_none_or(|place| place.is_before(&letter)) {
+            if query.matches(&letter) && after.is_none_or(|place| query.is_after(&letter, place)) {
                 // A letter that is changed meanwhile comes again at the end.
                 page.retain(|other| other.id != letter.id);
                 page.push(letter);
@@ -99,6 +100,21 @@ fn key(id: &LetterId) -> String {
 
 fn document(letter: &Letter) -> Bytes {
     letter.to_json().into()
+}
+
+impl DeedStore for NatsLetters {
+    fn deeds<'a>(
+        &'a self,
+        query: &'a DeedQuery,
+        after: Option<&'a DeedPlace>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<Deed>, StoreError>> {
+        Box::pin(async move {
+            let mut deeds = Deeds::new(query, after, limit);
+            self.each(|letter, _| deeds.look(letter.into())).await?;
+            Ok(deeds.done())
+        })
+    }
 }
 
 impl LetterStore for NatsLetters {

@@ -113,9 +113,11 @@ pub(crate) fn of_state(state: &str, message: &str) -> (StoreErrorKind, &'static 
         (_, "0A000") if message.contains("cached plan") => {
             (Unavailable, "the tables changed under a prepared statement")
         }
-        (_, "42P01" | "42703" | "42883" | "3F000") => {
-            (Schema, "the outbox's tables are missing or of another version: run the migrations (`migrate`)")
-        }
+        (_, "42P01" | "42703" | "42883" | "3F000") => (
+            Schema,
+            "tables of the outbox, or of the inbox, are missing or of another version: run the migrations (`pillarbox migrate`, \
+                 and with --inbox for those of an inbox)",
+        ),
         ("28", _) => (Rejected, "the server refused the login: check user, password and pg_hba.conf"),
         (_, "3D000") => (Rejected, "there is no such database: create it, or correct the database URL"),
         (_, "42501") => (Rejected, "the role lacks a privilege on the outbox's tables: grant it"),

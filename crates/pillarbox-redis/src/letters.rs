@@ -10,7 +10,8 @@
 use pillarbox_core::{
     domain::Timestamp,
     port::{
-        BoxFuture, Letter, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore, StoreError, StoreErrorKind,
+        BoxFuture, Deed, DeedPlace, DeedQuery, DeedStore, Deeds, Letter, LetterId, LetterPlace, LetterQuery,
+        LetterStatus, LetterStore, StoreError, StoreErrorKind,
     },
 };
 use redis::{Pipeline, Value};
@@ -82,18 +83,27 @@ impl RedisLetters {
         mut look: impl FnMut(Letter) -> bool,
     ) -> Result<(), StoreError> {
         let index = query.status.map_or_else(|| self.all(), |status| self.of(status));
-        // From new to old, which is from the least score to the greatest.
+        // From new to old is from the least score to the greatest.
         let newest = query.until.map_or("-inf".to_owned(), |until| format!("({}", score(until)));
         let oldest = query.from.map_or("+inf".to_owned(), |from| score(from).to_string());
-        let start = match (after, query.until) {
-            (Some(place), Some(until)) if place.dead_at >= until => newest,
-            (Some(place), _) => score(place.dead_at).to_string(),
-            (None, _) => newest,
+        let (range, first, last_of_all) =
+            if query.oldest_first { ("ZREVRANGEBYSCORE", oldest, newest) } else { ("ZRANGEBYSCORE", newest, oldest) };
+        // A place that lies before the first is none to begin at.
+        let is_outside = |place: &LetterPlace| {
+            if query.oldest_first {
+                query.from.is_some_and(|from| place.dead_at < from)
+            } else {
+                query.until.is_some_and(|until| place.dead_at >= until)
+            }
+        };
+        let start = match after {
+            Some(place) if !is_outside(place) => score(place.dead_at).to_string(),
+            _ => first,
         };
         let mut cursor = Cursor { from: start, skip: 0 };
         loop {
             let mut pipeline = Pipeline::new();
-            pipeline.cmd("ZRANGEBYSCORE").arg(&index).arg(&cursor.from).arg(&oldest).arg("WITHSCORES");
+            pipeline.cmd(range).arg(&index).arg(&cursor.from).arg(&last_of_all).arg("WITHSCORES");
             pipeline.arg("LIMIT").arg(cursor.skip).arg(PAGE);
             let found: Vec<(String, f64)> = self.one(pipeline).await?;
             let Some((_, last)) = found.last() else { return Ok(()) };
@@ -102,7 +112,7 @@ impl RedisLetters {
             let skip = if cursor.from == last { cursor.skip + of_last } else { of_last };
             let (is_end, ids) = (found.len() < PAGE, found.into_iter().map(|(id, _)| LetterId(id)));
             for letter in self.read(ids).await? {
-                let is_wanted = query.matches(&letter) && after.is_none_or(|place| place.is_before(&letter));
+                let is_wanted = query.matches(&letter) && after.is_none_or(|place| query.is_after(&letter, place));
                 if is_wanted && !look(letter) {
                     return Ok(());
                 }
@@ -173,6 +183,25 @@ fn exact(score: f64) -> String {
     format!("{score:.0}")
 }
 
+impl DeedStore for RedisLetters {
+    fn deeds<'a>(
+        &'a self,
+        query: &'a DeedQuery,
+        after: Option<&'a DeedPlace>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<Deed>, StoreError>> {
+        Box::pin(async move {
+            let mut deeds = Deeds::new(query, after, limit);
+            self.each(&LetterQuery::default(), None, |letter| {
+                deeds.look(letter.into());
+                true
+            })
+            .await?;
+            Ok(deeds.done())
+        })
+    }
+}
+
 impl LetterStore for RedisLetters {
     fn insert<'a>(&'a self, letter: &'a Letter) -> BoxFuture<'a, Result<bool, StoreError>> {
         Box::pin(self.keep(letter, ""))
@@ -212,7 +241,8 @@ impl LetterStore for RedisLetters {
 
     fn count<'a>(&'a self, query: &'a LetterQuery) -> BoxFuture<'a, Result<u64, StoreError>> {
         Box::pin(async move {
-            let by_status = LetterQuery { status: query.status, ..LetterQuery::default() };
+            let by_status =
+                LetterQuery { status: query.status, oldest_first: query.oldest_first, ..LetterQuery::default() };
             if *query == by_status {
                 let index = query.status.map_or_else(|| self.all(), |status| self.of(status));
                 let mut pipeline = Pipeline::new();

@@ -38,7 +38,7 @@ impl<S: Store> Relay<S> {
     /// The same, and messages continue the traces of their events: the span of each is a child of the write's, and
     /// the message's headers lead to it.
     pub async fn start_with(config: &Config, store: S, tracer: Option<Arc<dyn Tracer>>) -> Result<Self, OutboxError> {
-        let mut builder = config.outbox.apply(Outbox::multi_node(store)).group(GROUP);
+        let mut builder = config.outbox.of_relay(Outbox::multi_node(store)).group(GROUP);
         if let Some(tracer) = tracer {
             builder = builder.tracer(tracer);
         }
@@ -51,7 +51,7 @@ impl<S: Store> Relay<S> {
                 outlet = outlet.timeout(timeout);
             }
             if config.sinks.len() == 1 {
-                let deliveries = config.outbox.workers();
+                let deliveries = config.outbox.under_way();
                 outlet = outlet.at_once(deliveries / HANDS);
                 builder = builder.workers(deliveries.div_ceil(Handler::at_once(&outlet)));
             }

@@ -65,9 +65,11 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
                 (Unavailable, "the database file can't be opened: check its path, its folder and the rights on them")
             }
             (_, Some(IOERR | NOMEM | INTERRUPT | SCHEMA)) => (Unavailable, "SQLite could not finish the statement"),
-            (_, Some(ERROR)) if missing(database.message()) => {
-                (Schema, "the outbox's tables are missing or of another version: run the migrations (`migrate`)")
-            }
+            (_, Some(ERROR)) if missing(database.message()) => (
+                Schema,
+                "tables of the outbox, or of the inbox, are missing or of another version: run the migrations (`pillarbox migrate`, \
+                 and with --inbox for those of an inbox)",
+            ),
             _ => (Rejected, "SQLite refused the statement"),
         },
         sqlx::Error::PoolTimedOut => {

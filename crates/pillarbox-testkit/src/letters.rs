@@ -6,7 +6,10 @@ use std::{future::Future, sync::Arc, time::Duration};
 use bytes::Bytes;
 use pillarbox_core::{
     domain::Timestamp,
-    port::{Claim, Letter, LetterAction, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore},
+    port::{
+        Claim, Deed, DeedPlace, DeedQuery, DeedStore as _, Letter, LetterAction, LetterId, LetterPlace, LetterQuery,
+        LetterStatus, LetterStore,
+    },
 };
 
 /// A place for letters that no other test has.
@@ -37,6 +40,8 @@ macro_rules! letters {
             only_the_successor_of_what_is_stored_takes_its_place,
             of_many_changes_at_once_one_takes_effect,
             lists_go_from_new_to_old_page_by_page,
+            lists_go_from_old_to_new_the_other_way_round,
+            what_was_done_is_listed_the_newest_first,
             letters_are_found_by_every_field,
             counts_are_those_of_the_list,
             a_purge_removes_finished_letters_of_their_age_and_no_others,
@@ -88,12 +93,19 @@ pub async fn a_letter_comes_back_whole<P: Place>() {
         finished_at: Some(Timestamp::from_micros(1_700_000_000_000_001)),
         claim: Some(Claim { by: "me".into(), until: Timestamp::from_micros(1_700_000_000_000_002) }),
         history: vec![
-            LetterAction { at: Timestamp::from_micros(1), what: "replay".into(), who: "ada".into(), why: None },
+            LetterAction {
+                at: Timestamp::from_micros(1),
+                what: "replay".into(),
+                who: "ada".into(),
+                why: None,
+                before: None,
+            },
             LetterAction {
                 at: Timestamp::from_micros(2),
                 what: "edit".into(),
                 who: "b".into(),
                 why: Some("why".into()),
+                before: Some(Bytes::from_static(&[0, 255, 10, 13, 0, 128])),
             },
         ],
         ..letter(1)
@@ -142,6 +154,7 @@ pub async fn a_letter_with_nul_characters_comes_back_whole<P: Place>() {
             what: "edit".into(),
             who: "\0".into(),
             why: Some("a\0b".into()),
+            before: Some(Bytes::from_static(b"a\0b")),
         }],
         ..letter(1)
     };
@@ -233,6 +246,110 @@ pub async fn lists_go_from_new_to_old_page_by_page<P: Place>() {
             listed.extend(page);
         }
         assert_eq!(listed, all, "in pages of {limit}");
+    }
+}
+
+/// U3: what is replayed goes out in the order in which it died.
+pub async fn lists_go_from_old_to_new_the_other_way_round<P: Place>() {
+    let place = P::fresh().await;
+    let store = place.store();
+    let mut all: Vec<_> =
+        (0..9).map(|n| Letter { dead_at: Timestamp::from_micros(1_000 + i64::from(n / 2)), ..letter(n) }).collect();
+    for letter in &all {
+        insert(&place, letter).await;
+    }
+    all.sort_by(|a, b| (a.dead_at, &b.id).cmp(&(b.dead_at, &a.id)));
+    for status in [None, Some(LetterStatus::Pending)] {
+        let query = LetterQuery { status, oldest_first: true, ..LetterQuery::default() };
+        for limit in [1, 2, 3, 8, 9, 20] {
+            let mut listed: Vec<Letter> = Vec::new();
+            loop {
+                let after = listed.last().map(LetterPlace::of);
+                let page = store.list(&query, after.as_ref(), limit).await.expect("a page");
+                assert!(page.len() <= limit as usize);
+                if page.is_empty() {
+                    break;
+                }
+                listed.extend(page);
+            }
+            assert_eq!(listed, all, "in pages of {limit}");
+        }
+        let some = LetterQuery {
+            from: Some(Timestamp::from_micros(1_001)),
+            until: Some(Timestamp::from_micros(1_003)),
+            ..query
+        };
+        let expected: Vec<_> = all.iter().filter(|letter| some.matches(letter)).cloned().collect();
+        assert_eq!(expected.len(), 4);
+        assert_eq!(store.list(&some, None, 10).await.expect("a list"), expected);
+        // Places outside of what is asked.
+        let early = LetterPlace::of(&all[0]);
+        assert_eq!(store.list(&some, Some(&early), 10).await.expect("a list"), expected);
+        let late = LetterPlace::of(&all[8]);
+        assert_eq!(store.list(&some, Some(&late), 10).await.expect("a list"), []);
+        assert_eq!(store.count(&some).await.expect("a count"), 4);
+    }
+}
+
+/// U3, A3: by letter, event, consumer and actor, page by page.
+pub async fn what_was_done_is_listed_the_newest_first<P: Place>() {
+    let place = P::fresh().await;
+    let store = place.store();
+    let done = |at: i64, who: &str, what: &str| LetterAction {
+        at: Timestamp::from_micros(at),
+        what: what.into(),
+        who: who.into(),
+        why: Some(format!("{what} at {at}")),
+        before: (what == "edit").then(|| Bytes::from_static(b"{\"a\": [1]}")),
+    };
+    let histories = [
+        vec![done(10, "ada", "edit"), done(30, "bob", "replay")],
+        vec![],
+        // Of one time: from the last to the first, and by letter.
+        vec![done(30, "ada", "edit"), done(30, "ada", "discard")],
+        vec![done(20, "\0'; --", "discard")],
+    ];
+    for (number, history) in (0..).zip(&histories) {
+        let consumer = if number == 3 { "shipping".into() } else { "billing".into() };
+        insert(&place, &Letter { history: history.clone(), consumer, ..letter(number) }).await;
+    }
+    let of = |number: u8, place: u32| {
+        let letter = letter(number);
+        Deed {
+            letter: letter.id,
+            number: place,
+            consumer: if number == 3 { "shipping".into() } else { "billing".into() },
+            event_id: letter.event_id,
+            event_type: letter.event_type,
+            content_type: letter.content_type,
+            action: histories[usize::from(number)][place as usize].clone(),
+        }
+    };
+    let all = [of(0, 1), of(2, 1), of(2, 0), of(3, 0), of(0, 0)];
+    for limit in [1, 2, 4, 5, 20] {
+        let mut listed: Vec<Deed> = Vec::new();
+        loop {
+            let after = listed.last().map(DeedPlace::of);
+            let page = store.deeds(&DeedQuery::default(), after.as_ref(), limit).await.expect("a page");
+            assert!(page.len() <= limit as usize);
+            if page.is_empty() {
+                break;
+            }
+            listed.extend(page);
+        }
+        assert_eq!(listed, all, "in pages of {limit}");
+    }
+    let some = |text: &str| Some(text.to_owned());
+    let any = DeedQuery::default;
+    for (query, expected) in [
+        (DeedQuery { letter: Some(letter(2).id), ..any() }, vec![of(2, 1), of(2, 0)]),
+        (DeedQuery { event_id: some("event-0"), ..any() }, vec![of(0, 1), of(0, 0)]),
+        (DeedQuery { consumer: some("shipping"), ..any() }, vec![of(3, 0)]),
+        (DeedQuery { who: some("ada"), ..any() }, vec![of(2, 1), of(2, 0), of(0, 0)]),
+        (DeedQuery { who: some("\0'; --"), ..any() }, vec![of(3, 0)]),
+        (DeedQuery { who: some("nobody"), ..any() }, vec![]),
+    ] {
+        assert_eq!(store.deeds(&query, None, 10).await.expect("a list"), expected, "{query:?}");
     }
 }
 

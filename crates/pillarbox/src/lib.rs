@@ -14,6 +14,7 @@
 //! | `messagepack` | payloads in MessagePack | no |
 //! | `protobuf` | payloads in Protobuf, for types that `prost` knows | no |
 //! | `inbox` | the consumer's half: `inbox::{Guard, Inbox, Consumer, DeadLetters}` | no |
+//! | `config` | settings from a TOML file and the environment: `config::Settings` | no |
 //! | `opentelemetry` | one trace from the request to the consumer, and metrics, by OpenTelemetry | no |
 //! | `testing` | an outbox for tests of handlers, and assertions about what was written | no |
 
@@ -58,6 +59,8 @@ pub use pillarbox_mysql::{MySqlInbox, MySqlStore, Options as MySqlOptions};
 pub use pillarbox_opentelemetry as opentelemetry;
 #[cfg(feature = "postgres")]
 pub use pillarbox_postgres::{Options as PostgresOptions, PostgresInbox, PostgresStore, PostgresTransaction};
+#[cfg(feature = "config")]
+pub use pillarbox_relay::config;
 #[cfg(feature = "sqlite")]
 pub use pillarbox_sqlite::{Durability, Options as SqliteOptions, SqliteInbox, SqliteStore, SqliteTransaction};
 #[cfg(feature = "testing")]

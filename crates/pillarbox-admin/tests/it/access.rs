@@ -17,6 +17,8 @@ fn acting() -> Vec<(&'static str, String)> {
         ("POST", format!("/events/{}/replay", id(1))),
         ("POST", format!("/events/{}/skip", id(1))),
         ("PUT", format!("/events/{}/payload", id(1))),
+        ("POST", "/dlq/replay".into()),
+        ("POST", "/dlq/discard".into()),
         ("DELETE", format!("/dlq/{:032x}", 1)),
         ("POST", format!("/dlq/{:032x}/replay", 1)),
         ("PUT", format!("/dlq/{:032x}/payload", 1)),

@@ -6,7 +6,10 @@ use axum::{body::Body, http::Request};
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-use crate::bed::{ADA, Answer, Bed, id};
+use crate::{
+    bed::{ADA, Answer, Bed, id, tokens},
+    letters::some_letters,
+};
 
 async fn document(bed: &Bed) -> Value {
     bed.send("GET", "/openapi.json", None, None).await.ok()
@@ -75,7 +78,9 @@ fn matches(document: &Value, method: &str, path: &str, answer: &Answer) {
 /// Every answer is as the document says, good or bad.
 #[tokio::test]
 async fn every_answer_is_as_the_document_says() {
-    let bed = Bed::new().await;
+    let (_folder, queue) = some_letters().await;
+    let letter = |number: u8| format!("{number:032x}");
+    let bed = Bed::with(tokens(), |admin| admin.letters(queue)).await;
     bed.run("update outbox_event set headers = 'x' where seq = 4").await;
     bed.run("update outbox_event set payload = x'00ff', content_type = 'image/png' where seq = 5").await;
     bed.run("insert into outbox_instance (id, until, routes, in_flight) values ('n', 1, '[\"a\"]', 1)").await;
@@ -118,6 +123,14 @@ async fn every_answer_is_as_the_document_says() {
         ("delete", "/dlq/{id}", "/dlq/x".to_owned(), None),
         ("post", "/dlq/{id}/replay", "/dlq/x/replay".to_owned(), None),
         ("put", "/dlq/{id}/payload", "/dlq/x/payload".to_owned(), None),
+        ("put", "/dlq/{id}/payload", format!("/dlq/{}/payload", letter(1)), Some(json!({ "payload": 7 }))),
+        ("get", "/dlq/{id}", format!("/dlq/{}", letter(1)), None),
+        ("post", "/dlq/{id}/replay", format!("/dlq/{}/replay", letter(1)), None),
+        ("delete", "/dlq/{id}", format!("/dlq/{}", letter(2)), None),
+        ("post", "/dlq/replay", "/dlq/replay".to_owned(), Some(json!({ "all": true, "limit": 1, "rate": 9 }))),
+        ("post", "/dlq/replay", "/dlq/replay".to_owned(), Some(json!({ "all": true, "dry_run": true }))),
+        ("post", "/dlq/discard", "/dlq/discard".to_owned(), Some(json!({ "filter": { "topic": "nowhere" } }))),
+        ("post", "/dlq/discard", "/dlq/discard".to_owned(), Some(json!({}))),
         ("get", "/actions", "/actions".to_owned(), None),
         ("get", "/stats", "/stats".to_owned(), None),
         ("get", "/fleet", "/fleet".to_owned(), None),
@@ -141,7 +154,8 @@ async fn every_answer_is_as_the_document_says() {
 /// The parameters of the document are those that are taken: none is missing, and none is unknown.
 #[tokio::test]
 async fn the_parameters_are_those_of_the_document() {
-    let bed = Bed::new().await;
+    let (_folder, queue) = some_letters().await;
+    let bed = Bed::with(tokens(), |admin| admin.letters(queue)).await;
     let document = document(&bed).await;
     for (method, path) in operations(&document)
         .into_iter()

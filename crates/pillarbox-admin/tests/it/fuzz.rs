@@ -34,7 +34,7 @@ fn path() -> impl Strategy<Value = String> {
         "openapi.json",
         "nothing",
     ]);
-    let tail = prop::sample::select(vec!["", "/replay", "/skip", "/payload", "/count", "/nothing", "/"]);
+    let tail = prop::sample::select(vec!["", "/replay", "/discard", "/skip", "/payload", "/count", "/nothing", "/"]);
     prop_oneof![
         (name.clone(), tail.clone()).prop_map(|(name, tail)| format!("/{name}{tail}")),
         (name, segment(), tail).prop_map(|(name, segment, tail)| format!("/{name}/{segment}{tail}")),
@@ -53,7 +53,7 @@ fn value() -> impl Strategy<Value = String> {
         1 => "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|%2B[0-9]{2}:[0-9]{2})",
         1 => Just("9999-12-31T23:59:59Z".to_owned()),
         1 => Just("0001-01-01".to_owned()),
-        1 => "(\\.|-?[0-9]{0,20})~(\\.|-?[0-9]{0,20}-[0-9a-f]{32})?",
+        1 => "(\\.|-?[0-9]{0,20})~(\\.|-?[0-9]{0,20}-[0-9a-f]{32}(-[0-9]{1,12})?)?",
         1 => "[a-z%&=+~.-]{0,30}",
         1 => Just("'%20or%201=1--".to_owned()),
     ]
@@ -80,6 +80,9 @@ fn query() -> impl Strategy<Value = String> {
         "origin",
         "topic",
         "consumer",
+        "letter_id",
+        "saga_id",
+        "correlation_id",
         "x",
     ];
     prop::collection::vec((prop::sample::select(names), value()), 0..4)
@@ -94,6 +97,7 @@ fn json_value() -> impl Strategy<Value = Value> {
         any::<f64>().prop_map(Value::from),
         any::<String>().prop_map(Value::from),
         Just(json!({ "type": "Placed" })),
+        Just(json!({ "consumer": "billing", "saga_id": "saga-1" })),
     ];
     leaf.prop_recursive(3, 12, 3, |inner| {
         prop_oneof![
@@ -195,7 +199,8 @@ fn is_good(answer: &Answer, method: &str) -> Result<(), String> {
 fn whatever_is_sent_is_answered_by_a_success_or_a_problem() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let limits = pillarbox_admin::Limits::unhurried();
-    let bed = runtime.block_on(Bed::with(crate::bed::tokens(), |admin| admin.limits(limits)));
+    let (_folder, queue) = runtime.block_on(crate::letters::some_letters());
+    let bed = runtime.block_on(Bed::with(crate::bed::tokens(), |admin| admin.limits(limits).letters(queue)));
     proptest!(ProptestConfig::with_cases(3_000), |(sent in sent())| {
         if let Some(request) = request(&sent) {
             let answer = runtime.block_on(bed.request(request));

@@ -17,7 +17,8 @@ use crate::{error::Error, out};
 
 /// Make dead events due again, or send dead letters again
 ///
-/// Some by their ids, or all events that match, in batches, the oldest first.
+/// Some by their ids, or all that match, in batches, the oldest first: what list shows with the same filters. Letters go to
+/// the topic they came from, through the sink of --config or --broker; over the API, through that of the API.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Replay {
     #[command(flatten)]
@@ -29,7 +30,8 @@ pub(super) struct Replay {
 
 /// Remove dead events, or put dead letters aside
 ///
-/// Some by their ids, or all events that match. A key that one of them holds goes on with its next event.
+/// Some by their ids, or all that match: what list shows with the same filters. A key that an event holds goes on with its
+/// next one.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Discard {
     #[command(flatten)]
@@ -45,7 +47,10 @@ struct Chosen {
     desk: Desk,
     #[command(flatten)]
     filter: Filter,
-    /// Every dead event there is.
+    /// From this origin: outbox for its own events, or the name of a consumer.
+    #[arg(long, value_name = "NAME", conflicts_with = "ids")]
+    origin: Option<String>,
+    /// Every dead event and every dead letter there is, or all of one origin.
     #[arg(long, conflicts_with = "ids")]
     all: bool,
     /// Only count what would be done.
@@ -77,7 +82,7 @@ pub(super) struct Skip {
 
 /// Give a dead event or letter another payload; it stays dead until it is replayed
 ///
-/// The payload that an event had is kept in the record: see history --json.
+/// The payload that it had is kept in the record: see history --json.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Edit {
     /// Its id.
@@ -174,19 +179,25 @@ impl Act {
 impl Chosen {
     async fn act(&self, act: Act, rate: Option<std::num::NonZeroU32>) -> Result<ExitCode, Error> {
         let filter = self.filter.query();
-        match (self.ids.is_empty(), filter.is_empty(), self.all) {
-            (false, true, false) => {
-                let api = self.desk.open().await?;
-                each(&api, act, &self.ids, self.because.as_deref(), self.json).await
+        let by_ids = match (self.ids.is_empty(), filter.is_empty(), self.all) {
+            (false, true, false) => true,
+            (true, false, false) | (true, true, true) => false,
+            _ => {
+                return Err(Error::new(format!("it is not clear what shall be {}", act.done()))
+                    .advice("ids, or filters such as --type, or --all; one of the three"));
             }
-            (true, false, false) | (true, true, true) => {
-                let api = self.desk.open().await?;
-                let bulk = Bulk { act, filter, rate, dry_run: self.dry_run, because: self.because.clone() };
-                bulk::run(&api, &bulk, self.json).await
-            }
-            _ => Err(Error::new(format!("it is not clear what shall be {}", act.done()))
-                .advice("ids, or filters such as --type, or --all; one of the three")),
-        }
+        };
+        let sends = !by_ids || self.ids.iter().any(|id| is_letter(id));
+        let replays = act == Act::Replay && !self.dry_run && sends;
+        let api = if replays { self.desk.open_to_replay().await? } else { self.desk.open().await? };
+        let done = if by_ids {
+            each(&api, act, &self.ids, self.because.as_deref(), self.json).await
+        } else {
+            let (dry_run, origin, because) = (self.dry_run, self.origin.clone(), self.because.clone());
+            bulk::run(&api, &Bulk { act, filter, origin, rate, dry_run, because }, self.json).await
+        };
+        api.close().await;
+        done
     }
 }
 

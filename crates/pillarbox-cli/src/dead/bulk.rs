@@ -1,6 +1,13 @@
-//! Many dead events, in batches, with a bar where somebody looks on.
+//! Many dead events and letters, in batches, with a bar where somebody looks on.
+//!
+//! What is acted upon is what `dead list` shows with the same filters: the outbox's events first, then consumers' letters.
 
-use std::{io::IsTerminal as _, num::NonZeroU32, pin::pin, process::ExitCode};
+use std::{
+    io::IsTerminal as _,
+    num::NonZeroU32,
+    pin::{Pin, pin},
+    process::ExitCode,
+};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use reqwest::Method;
@@ -15,27 +22,89 @@ use crate::{
 
 /// How many events a request takes: few enough for the bar to move.
 const AT_ONCE: u32 = 500;
+/// The same for letters.
+const LETTERS_AT_ONCE: u32 = 50;
+
+/// The origin of the outbox's own events.
+const OUTBOX: &str = "outbox";
 
 pub(super) struct Bulk {
     pub(super) act: Act,
     pub(super) filter: Vec<(&'static str, String)>,
+    pub(super) origin: Option<String>,
     pub(super) rate: Option<NonZeroU32>,
     pub(super) dry_run: bool,
     pub(super) because: Option<String>,
 }
 
+/// The two sides of what is dead.
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    Events,
+    Letters,
+}
+
+impl Side {
+    const fn path(self) -> &'static str {
+        match self {
+            Self::Events => "/events",
+            Self::Letters => "/dlq",
+        }
+    }
+}
+
+/// What was done.
+#[derive(Default)]
+struct Done {
+    events: u64,
+    letters: u64,
+    refused: u64,
+    cut: bool,
+}
+
 impl Bulk {
-    fn body(&self, cursor: Option<&Value>) -> Value {
+    /// Which sides the origin and the filters leave.
+    async fn sides(&self, api: &Api) -> Result<Vec<Side>, Error> {
+        let of_outbox = self.origin.as_deref().is_none_or(|origin| origin == OUTBOX);
+        let mut sides = Vec::new();
+        if of_outbox {
+            sides.push(Side::Events);
+        }
+        // Letters don't know of the others.
+        let asks_letters = self.filter.iter().all(|(name, _)| ["type", "from", "until", "text"].contains(name));
+        if self.origin.as_deref() != Some(OUTBOX) && asks_letters {
+            let count = api.get("/dlq/count", &self.narrowed(Side::Letters)).await?;
+            // Without a queue there are none, unless somebody asks for them.
+            let is_none = of_outbox && (count.is_missing() || count.value()?["count"] == 0);
+            if !is_none {
+                count.done()?;
+                sides.push(Side::Letters);
+            }
+        }
+        Ok(sides)
+    }
+
+    fn narrowed(&self, side: Side) -> Vec<(&'static str, String)> {
+        let mut filter = self.filter.clone();
+        if side == Side::Letters {
+            filter.extend(self.origin.clone().map(|origin| ("consumer", origin)));
+        }
+        filter
+    }
+
+    fn body(&self, side: Side, cursor: Option<&Value>) -> Value {
         let mut body = Map::new();
-        if self.filter.is_empty() {
+        let filter = self.narrowed(side);
+        if filter.is_empty() {
             body.insert("all".into(), true.into());
         } else {
-            let filter: Map<_, _> =
-                self.filter.iter().map(|(name, value)| ((*name).to_owned(), Value::from(value.as_str()))).collect();
+            let filter: Map<_, _> = filter.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
             body.insert("filter".into(), filter.into());
         }
         // A second's worth, so that somebody sees it go on.
         let limit = self.rate.map_or(AT_ONCE, |rate| rate.get().min(AT_ONCE));
+        // A letter is a message to a broker; an event only becomes due.
+        let limit = if side == Side::Letters { limit.min(LETTERS_AT_ONCE) } else { limit };
         body.insert("limit".into(), limit.into());
         body.insert("dry_run".into(), self.dry_run.into());
         body.extend(self.rate.map(|rate| ("rate".to_owned(), Value::from(rate.get()))));
@@ -43,52 +112,96 @@ impl Bulk {
         body.extend(cursor.map(|cursor| ("cursor".to_owned(), cursor.clone())));
         body.into()
     }
+
+    /// Goes on until the side is done, or somebody interrupts it.
+    async fn work(
+        &self,
+        api: &Api,
+        side: Side,
+        done: &mut Done,
+        bar: &ProgressBar,
+        end: &mut Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<(), Error> {
+        let path = format!("{}/{}", side.path(), self.act.name());
+        let mut cursor = None;
+        loop {
+            let mut send = pin!(api.send(Method::POST, &path, Some(self.body(side, cursor.as_ref()))));
+            let answer = tokio::select! {
+                answer = &mut send => answer,
+                // What is under way is waited for, and nothing more is sent.
+                () = &mut *end => {
+                    done.cut = true;
+                    send.await
+                }
+            };
+            let said = answer?.value()?;
+            let changed = said["changed"].as_u64().unwrap_or(0);
+            match side {
+                Side::Events => done.events += changed,
+                Side::Letters => done.letters += changed,
+            }
+            done.refused += said["refused"].as_u64().unwrap_or(0);
+            bar.set_position(done.events + done.letters);
+            match &said["next"] {
+                next if !next.is_null() && !done.cut => cursor = Some(next.clone()),
+                next => {
+                    // Interrupted at its end, it is done.
+                    done.cut &= !next.is_null();
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+impl Done {
+    /// `3 events`, `1 letter`, or both.
+    fn words(&self, sides: &[Side]) -> String {
+        let count = |count: u64, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
+        let side = |side: &Side| match side {
+            Side::Events => count(self.events, "event"),
+            Side::Letters => count(self.letters, "letter"),
+        };
+        sides.iter().map(side).collect::<Vec<_>>().join(" and ")
+    }
 }
 
 pub(super) async fn run(api: &Api, bulk: &Bulk, json: bool) -> Result<ExitCode, Error> {
     let mut end = pin!(interrupted()?);
-    let bar = bar(api, bulk, json).await?;
-    let path = format!("/events/{}", bulk.act.name());
-    let (mut changed, mut cursor) = (0, None);
-    let mut cut = false;
-    loop {
-        let mut send = pin!(api.send(Method::POST, &path, Some(bulk.body(cursor.as_ref()))));
-        let answer = tokio::select! {
-            answer = &mut send => answer,
-            // What is under way is waited for, and nothing more is sent.
-            () = &mut end => {
-                cut = true;
-                send.await
-            }
-        };
-        let done = answer.and_then(|answer| answer.value()).inspect_err(|_| {
+    let sides = bulk.sides(api).await?;
+    let bar = bar(api, bulk, &sides, json).await?;
+    let mut done = Done::default();
+    for side in &sides {
+        let worked = bulk.work(api, *side, &mut done, &bar, &mut end).await;
+        worked.inspect_err(|_| {
             bar.abandon();
-            if changed > 0 {
-                eprintln!("{changed} events were {} before it failed", bulk.act.done());
+            if done.events + done.letters > 0 {
+                eprintln!("{} were {} before it failed", done.words(&sides), bulk.act.done());
             }
         })?;
-        changed += done["changed"].as_u64().unwrap_or(0);
-        bar.set_position(changed);
-        match &done["next"] {
-            next if !next.is_null() && !cut => cursor = Some(next.clone()),
-            next => {
-                // Interrupted at its end, it is done.
-                cut &= !next.is_null();
-                break;
-            }
+        if done.cut {
+            break;
         }
     }
     bar.finish_and_clear();
+    let Done { events, letters, refused, cut } = done;
     let line = if json {
-        let done =
-            json!({ "action": bulk.act.name(), "changed": changed, "dry_run": bulk.dry_run, "interrupted": cut });
-        done.to_string()
+        let (action, changed, dry_run) = (bulk.act.name(), events + letters, bulk.dry_run);
+        json!({
+            "action": action, "changed": changed, "events": events, "letters": letters, "refused": refused,
+            "dry_run": dry_run, "interrupted": cut,
+        })
+        .to_string()
     } else {
-        let events = if changed == 1 { "event" } else { "events" };
-        match (bulk.dry_run, cut) {
-            (true, _) => format!("{changed} {events} would be {}", bulk.act.done()),
-            (false, false) => format!("{changed} {events} {}", bulk.act.done()),
-            (false, true) => format!("interrupted: {changed} {events} {}, and there are more", bulk.act.done()),
+        let (words, acted) = (done.words(&sides), bulk.act.done());
+        let line = match (bulk.dry_run, cut) {
+            (true, _) => format!("{words} would be {acted}"),
+            (false, false) => format!("{words} {acted}"),
+            (false, true) => format!("interrupted: {words} {acted}, and there are more"),
+        };
+        match refused {
+            0 => line,
+            refused => format!("{line}; {refused} left out: try them one by one to see why"),
         }
     };
     let _ = out::print(line + "\n")?;
@@ -96,13 +209,17 @@ pub(super) async fn run(api: &Api, bulk: &Bulk, json: bool) -> Result<ExitCode, 
 }
 
 /// A bar on a terminal, and nothing elsewhere.
-async fn bar(api: &Api, bulk: &Bulk, json: bool) -> Result<ProgressBar, Error> {
+async fn bar(api: &Api, bulk: &Bulk, sides: &[Side], json: bool) -> Result<ProgressBar, Error> {
     if json || bulk.dry_run || !std::io::stderr().is_terminal() {
         return Ok(ProgressBar::hidden());
     }
-    let mut query = bulk.filter.clone();
-    query.push(("status", "DEAD".to_owned()));
-    let count = api.get("/events/count", &query).await?.value()?["count"].as_u64().unwrap_or(0);
+    let mut count = 0;
+    for side in sides {
+        let mut query = bulk.narrowed(*side);
+        query.push(("status", if *side == Side::Events { "DEAD" } else { "PENDING" }.to_owned()));
+        let answer = api.get(&format!("{}/count", side.path()), &query).await?;
+        count += answer.value()?["count"].as_u64().unwrap_or(0);
+    }
     let style = ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} {msg}, {eta} left");
     let bar = ProgressBar::new(count).with_message(bulk.act.done());
     Ok(style.map_or(bar.clone(), |style| bar.with_style(style)))

@@ -2,7 +2,7 @@
 //!
 //! Over a database, the API's own router is called in this process: there is one way to do each thing.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -10,12 +10,16 @@ use axum::{
     http::Request,
 };
 use clap::Args;
+use pillarbox::port::Sink;
 use pillarbox_admin::{Access, Admin, Identity, Limits};
 use reqwest::{Client, Method, Url, redirect};
 use serde_json::Value;
 use tower::ServiceExt as _;
 
-use crate::{error::Error, letters::Tables, store::Database};
+use crate::{
+    error::Error,
+    letters::{self, Place, Queue, try_out},
+};
 
 /// The environment's token for the API. No flag: a command line can be read by everybody.
 const TOKEN: &str = "PILLARBOX_TOKEN";
@@ -23,17 +27,8 @@ const TOKEN: &str = "PILLARBOX_TOKEN";
 /// Which outbox, and who asks.
 #[derive(Debug, Args)]
 pub(super) struct Desk {
-    /// The database: sqlite:FILE, postgres://..., mysql://... or mariadb://...
-    #[arg(long, value_name = "URL", env = "PILLARBOX_DB", hide_env_values = true)]
-    db: Option<String>,
-    /// What the names of the outbox's tables begin with.
-    #[arg(long, value_name = "NAME", env = "PILLARBOX_PREFIX", default_value = "outbox_")]
-    prefix: String,
-    /// The schema that the tables lie in; for MySQL and MariaDB the database. Default: the connection's own.
-    #[arg(long, value_name = "NAME", env = "PILLARBOX_SCHEMA")]
-    schema: Option<String>,
     #[command(flatten)]
-    tables: Tables,
+    place: Place,
     /// The API instead of a database, such as `https://ops.example.org/api/admin`. It goes before --db.
     #[arg(long, value_name = "URL", env = "PILLARBOX_API")]
     api: Option<String>,
@@ -46,23 +41,45 @@ pub(super) struct Desk {
 }
 
 impl Desk {
+    /// Opens it to look, and to act on what needs no broker.
     pub(super) async fn open(&self) -> Result<Api, Error> {
-        match (&self.api, &self.db) {
-            (Some(api), _) => self.over_api(api),
-            (None, Some(db)) => {
-                let database = Database::new(db, &self.prefix, self.schema.as_deref());
-                let store = database.open_migrated().await?;
-                let access = Access::everybody(Identity::operator(self.who()));
-                let letters = self.tables.letters(&store).await?;
-                let mut admin = Admin::new(store, access).limits(Limits::unhurried());
-                if let Some(letters) = letters {
-                    admin = admin.letters(letters);
-                }
-                Ok(Api::Here(admin.router()))
-            }
-            (None, None) => Err(Error::new("neither a database nor an API is given")
-                .advice("--db URL or PILLARBOX_DB for a database, --api URL or PILLARBOX_API for an API")),
+        match &self.api {
+            Some(api) => self.over_api(api),
+            None => self.over_database(None).await,
         }
+    }
+
+    /// Opens it to replay: letters are sent to a broker, if one is named.
+    pub(super) async fn open_to_replay(&self) -> Result<Api, Error> {
+        if let Some(api) = &self.api {
+            return self.over_api(api);
+        }
+        let sink = self.place.way_back(&self.place.settings()?)?;
+        if let Some(sink) = &sink {
+            try_out(&**sink).await?;
+        }
+        self.over_database(sink).await
+    }
+
+    async fn over_database(&self, sink: Option<Arc<dyn Sink>>) -> Result<Api, Error> {
+        let settings = self.place.settings()?;
+        if settings.outbox.url().is_empty() {
+            return Err(Error::new("neither a database nor an API is given").advice(
+                "--db URL or PILLARBOX_DB for a database, --config FILE for one that names it, --api URL or PILLARBOX_API for an \
+                 API",
+            ));
+        }
+        let store = letters::open(&settings).await?;
+        let access = Access::everybody(Identity::operator(self.who()));
+        let letters = letters::in_database(&store, &settings)?;
+        let mut admin = Admin::new(store, access).limits(Limits::unhurried());
+        if let Some(letters) = letters {
+            admin = admin.letters(Queue(match &sink {
+                Some(sink) => letters.sink(Arc::clone(sink)),
+                None => letters,
+            }));
+        }
+        Ok(Api::Here { router: admin.router(), sink })
     }
 
     fn who(&self) -> String {
@@ -120,7 +137,7 @@ impl Desk {
 
 /// The API, there or here.
 pub(super) enum Api {
-    Here(Router),
+    Here { router: Router, sink: Option<Arc<dyn Sink>> },
     There { client: Client, base: String, token: Option<String>, on_behalf: Option<String> },
 }
 
@@ -131,6 +148,13 @@ pub(super) struct Answer {
 }
 
 impl Api {
+    /// Leaves the broker in peace.
+    pub(super) async fn close(self) {
+        if let Self::Here { sink: Some(sink), .. } = self {
+            sink.close().await;
+        }
+    }
+
     pub(super) async fn get(&self, path: &str, query: &[(&str, String)]) -> Result<Answer, Error> {
         self.send(Method::GET, &with(path, query), None).await
     }
@@ -138,7 +162,7 @@ impl Api {
     pub(super) async fn send(&self, method: Method, path: &str, body: Option<Value>) -> Result<Answer, Error> {
         let body = body.map(|body| body.to_string());
         match self {
-            Self::Here(router) => {
+            Self::Here { router, .. } => {
                 let mut request = Request::builder().method(method).uri(path);
                 if body.is_some() {
                     request = request.header("content-type", "application/json");

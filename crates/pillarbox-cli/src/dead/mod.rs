@@ -75,7 +75,7 @@ struct Show {
 /// List what was done, the newest first
 #[derive(Debug, ClapArgs)]
 struct History {
-    /// To this event.
+    /// To this event or letter.
     #[arg(value_name = "ID")]
     id: Option<String>,
     #[command(flatten)]
@@ -83,6 +83,9 @@ struct History {
     /// By this actor.
     #[arg(long, value_name = "NAME")]
     who: Option<String>,
+    /// From this origin: outbox for its own events, or the name of a consumer.
+    #[arg(long, value_name = "NAME")]
+    origin: Option<String>,
     /// So many at most.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
@@ -117,9 +120,10 @@ async fn list(args: List) -> Result<ExitCode, Error> {
 async fn history(args: History) -> Result<ExitCode, Error> {
     let api = args.desk.open().await?;
     let mut query = Vec::new();
-    query.extend(args.id.map(|id| ("event_id", id)));
+    query.extend(args.id.map(|id| (if is_letter(&id) { "letter_id" } else { "event_id" }, id)));
+    query.extend(args.origin.map(|origin| ("origin", origin)));
     query.extend(args.who.map(|who| ("who", who)));
-    let table = table::Table::new(["when", "who", "action", "event", "type", "why", ""], table::action);
+    let table = table::Table::new(["when", "who", "action", "origin", "id", "type", "why"], table::action);
     pages(&api, "/actions", "actions", query, args.limit, args.json, table).await
 }
 

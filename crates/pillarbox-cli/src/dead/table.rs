@@ -74,10 +74,10 @@ pub(super) fn action(item: &Value) -> Row {
         word(&item["at"]).chars().take(19).collect(),
         word(&item["who"]),
         word(&item["action"]),
-        word(&item["event_id"]),
+        word(&item["origin"]),
+        word(if item["letter_id"].is_null() { &item["event_id"] } else { &item["letter_id"] }),
         word(&item["event_type"]),
         first_line(&item["why"]),
-        String::new(),
     ]
 }
 

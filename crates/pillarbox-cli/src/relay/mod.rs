@@ -55,11 +55,14 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     let tracer = telemetry.is_some().then(|| Arc::new(OpenTelemetry::new()) as Arc<dyn Tracer>);
     let relay = Relay::start_with(&config, store, tracer).await;
     let relay = relay.map_err(|error| Error::new("the relay could not start").caused_by(error))?;
+    if !config.outbox.enabled() {
+        tracing::warn!("outbox.enabled is false: nothing is sent");
+    }
     for (name, sink) in &config.sinks {
         tracing::info!(sink = name, kind = sink.kind(), "sending to");
     }
     let http = if config.http.enabled {
-        Some(serve::start(&config.http, metrics, relay.outbox().clone()).await?)
+        Some(serve::start(&config.http, metrics, relay.outbox().clone(), config.outbox.enabled()).await?)
     } else {
         None
     };

@@ -40,6 +40,7 @@ impl Drop for Server {
 struct Shown {
     metrics: PrometheusHandle,
     outbox: Outbox<AnyStore>,
+    enabled: bool,
 }
 
 /// Makes this process count, for who asks it and for the collector.
@@ -62,7 +63,12 @@ pub(super) fn metrics(prefix: &str, telemetry: Option<&Telemetry>) -> Result<Pro
 }
 
 /// Listens, and answers until the server is dropped.
-pub(super) async fn start(http: &Http, metrics: PrometheusHandle, outbox: Outbox<AnyStore>) -> Result<Server, Error> {
+pub(super) async fn start(
+    http: &Http,
+    metrics: PrometheusHandle,
+    outbox: Outbox<AnyStore>,
+    enabled: bool,
+) -> Result<Server, Error> {
     let listener = tokio::net::TcpListener::bind(http.listen).await.map_err(|error| {
         Error::new(format!("http.listen: {} can't be listened on", http.listen))
             .caused_by(error)
@@ -74,7 +80,7 @@ pub(super) async fn start(http: &Http, metrics: PrometheusHandle, outbox: Outbox
         .route("/metrics", get(async |State(shown): State<Shown>| shown.metrics.render()))
         .route("/health/live", get(async || Json(json!({ "live": true }))))
         .route("/health/ready", get(ready))
-        .with_state(Shown { metrics, outbox });
+        .with_state(Shown { metrics, outbox, enabled });
     let serving = tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, routes).await {
             tracing::error!(error = &error as &dyn std::error::Error, "metrics and health are no longer served");
@@ -83,7 +89,7 @@ pub(super) async fn start(http: &Http, metrics: PrometheusHandle, outbox: Outbox
     Ok(Server(serving.abort_handle()))
 }
 
-async fn ready(State(Shown { outbox, .. }): State<Shown>) -> (StatusCode, Json<Value>) {
+async fn ready(State(Shown { outbox, enabled, .. }): State<Shown>) -> (StatusCode, Json<Value>) {
     let not = |why: String| (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "ready": false, "why": why })));
     match tokio::time::timeout(READY_WITHIN, outbox.store().fleet()).await {
         Err(_) => not(format!("the database does not answer within {READY_WITHIN:?}")),
@@ -91,6 +97,9 @@ async fn ready(State(Shown { outbox, .. }): State<Shown>) -> (StatusCode, Json<V
         Ok(Ok(fleet)) => {
             let live = fleet.nodes.iter().filter(|node| node.is_live(fleet.now)).count();
             let owned = outbox.partitions_owned();
+            if !enabled {
+                return (StatusCode::OK, Json(json!({ "ready": true, "enabled": false, "nodes": live })));
+            }
             if !outbox.is_joined() {
                 return not("the relay has no lease, and is about to join again".into());
             }

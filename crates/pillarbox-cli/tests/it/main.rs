@@ -2,6 +2,7 @@
 
 mod dead;
 mod events;
+mod letters;
 mod relay;
 mod telemetry;
 

@@ -495,10 +495,21 @@ impl<S: Store, M: Delivers> Builder<S, M> {
         self
     }
 
+    /// Switches the delivery off: events are written, and wait for a node that delivers. Default: on.
+    pub fn enabled(mut self, enabled: bool) -> Self {
+        self.settings.enabled = enabled;
+        self
+    }
+
     /// Checks the settings, prepares the tables, joins and starts to deliver.
     pub async fn start(mut self) -> Result<Outbox<S>, OutboxError> {
         let routes = std::mem::take(&mut self.routes).build(&self.codecs, &self.settings)?;
+        let enabled = self.settings.enabled;
         let Parts { store, shared, writer, desk } = self.prepare(routes).await?;
+        if !enabled {
+            let node = Node::writer_only(shared.clone());
+            return Ok(Outbox::assemble(store, writer, shared, node));
+        }
         refuse_other_groups(&*store, shared.settings.group.as_deref()).await?;
         let node = Node::start(shared.clone(), desk).await?;
         Ok(Outbox::assemble(store, writer, shared, node))

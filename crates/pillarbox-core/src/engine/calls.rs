@@ -290,7 +290,13 @@ impl CallsBuilder {
 
 impl fmt::Debug for CallsBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallsBuilder").field("routes", &self.routes).finish_non_exhaustive()
+        f.debug_struct("CallsBuilder")
+            .field("routes", &self.routes)
+            .field("retry", &self.settings.retry)
+            .field("circuit", &self.settings.circuit)
+            .field("handler_timeout", &self.settings.handler_timeout)
+            .field("metrics_prefix", &self.settings.metrics_prefix)
+            .finish_non_exhaustive()
     }
 }
 

@@ -66,6 +66,7 @@ impl Default for PurgeOptions {
 /// The values behind a builder.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
+    pub(crate) enabled: bool,
     pub(crate) workers: usize,
     pub(crate) retry: RetryPolicy,
     pub(crate) circuit: CircuitPolicy,
@@ -106,6 +107,7 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            enabled: true,
             workers: 8,
             retry: RetryPolicy::default(),
             circuit: CircuitPolicy::default(),

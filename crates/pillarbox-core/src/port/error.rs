@@ -22,7 +22,7 @@ pub enum StoreErrorKind {
     Conflict,
     /// The database refused the statement; calling again changes nothing.
     Rejected,
-    /// The outbox's tables are missing or of another version than this program.
+    /// Tables of the outbox or the inbox are missing, or of another version than this program.
     Schema,
 }
 

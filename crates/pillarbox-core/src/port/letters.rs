@@ -1,16 +1,16 @@
 //! Dead letters: messages that a consumer has given up.
 
-use std::fmt;
+use std::{cmp::Ordering, fmt};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{BoxFuture, StoreError};
+use super::{BoxFuture, DeedStore, StoreError};
 use crate::domain::Timestamp;
 
 /// Keeps dead letters. What may be done to a letter is decided above this port; a store only compares and sets. The exam that
 /// every adapter passes is `pillarbox_testkit::letters`.
-pub trait LetterStore: Send + Sync + 'static {
+pub trait LetterStore: DeedStore {
     /// Stores a new letter. `false`, and nothing is changed, if there is one of this id.
     fn insert<'a>(&'a self, letter: &'a Letter) -> BoxFuture<'a, Result<bool, StoreError>>;
 
@@ -21,7 +21,8 @@ pub trait LetterStore: Send + Sync + 'static {
     /// The letter of an id.
     fn find<'a>(&'a self, id: &'a LetterId) -> BoxFuture<'a, Result<Option<Letter>, StoreError>>;
 
-    /// Letters that match, the newest first, then by id, after a place in that order.
+    /// Letters that match, the newest first, then by id, after a place in that order. With
+    /// [`oldest_first`](LetterQuery::oldest_first) the other way round, ids included.
     fn list<'a>(
         &'a self,
         query: &'a LetterQuery,
@@ -166,6 +167,9 @@ pub struct LetterAction {
     pub who: String,
     /// Why.
     pub why: Option<String>,
+    /// The payload that an edit has replaced, to the byte.
+    #[serde(with = "body::optional", default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Bytes>,
 }
 
 /// Picks letters; unset fields match everything.
@@ -191,9 +195,23 @@ pub struct LetterQuery {
     pub until: Option<Timestamp>,
     /// With this text in the reason or the payload; letters of the alphabet in either case.
     pub text: Option<String>,
+    /// From old to new, instead of from new to old. Counts don't care.
+    pub oldest_first: bool,
 }
 
 impl LetterQuery {
+    /// The order of a list: for stores that can't ask their database.
+    pub fn order(&self, one: &Letter, other: &Letter) -> Ordering {
+        let newest_first = (other.dead_at, &one.id).cmp(&(one.dead_at, &other.id));
+        if self.oldest_first { newest_first.reverse() } else { newest_first }
+    }
+
+    /// Whether a letter comes after a place in the order of a list: for stores that can't ask their database.
+    pub fn is_after(&self, letter: &Letter, place: &LetterPlace) -> bool {
+        let newest_first = (letter.dead_at, &place.id).cmp(&(place.dead_at, &letter.id));
+        newest_first == if self.oldest_first { Ordering::Greater } else { Ordering::Less }
+    }
+
     /// Whether a letter matches: for stores that can't ask their database.
     pub fn matches(&self, letter: &Letter) -> bool {
         let is = |asked: &Option<String>, has: &str| asked.as_ref().is_none_or(|asked| asked == has);
@@ -228,11 +246,6 @@ impl LetterPlace {
     /// The place of a letter.
     pub fn of(letter: &Letter) -> Self {
         Self { dead_at: letter.dead_at, id: letter.id.clone() }
-    }
-
-    /// Whether a letter comes after this place: older, or as old and of a greater id.
-    pub fn is_before(&self, letter: &Letter) -> bool {
-        (std::cmp::Reverse(self.dead_at), &self.id) < (std::cmp::Reverse(letter.dead_at), &letter.id)
     }
 }
 
@@ -288,6 +301,24 @@ mod body {
                 let bytes: Option<Vec<u8>> = hex.as_bytes().chunks(2).map(byte).collect();
                 Ok(bytes.ok_or_else(|| D::Error::custom("the payload is not in hex"))?.into())
             }
+        }
+    }
+
+    pub(super) mod optional {
+        use bytes::Bytes;
+        use serde::{Deserializer, Serializer};
+
+        #[expect(clippy::ref_option, reason = "the shape that serde asks for")]
+        pub(in super::super) fn serialize<S: Serializer>(body: &Option<Bytes>, to: S) -> Result<S::Ok, S::Error> {
+            match body {
+                Some(body) => super::serialize(body, to),
+                None => to.serialize_none(),
+            }
+        }
+
+        /// Who has none leaves it out.
+        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Bytes>, D::Error> {
+            super::deserialize(from).map(Some)
         }
     }
 }
@@ -355,6 +386,7 @@ mod tests {
                 what: "replay".into(),
                 who: "ada".into(),
                 why: None,
+                before: Some(Bytes::from_static(payload)),
             }],
         }
     }
@@ -366,6 +398,9 @@ mod tests {
             assert_eq!(Letter::from_json(&letter.to_json()).unwrap(), letter);
         }
         assert!(Letter::from_json(b"{}").is_err());
+        // As it was written before edits kept what they replaced.
+        let action = serde_json::from_str::<LetterAction>(r#"{"at": 1, "what": "edit", "who": "ada", "why": null}"#);
+        assert_eq!(action.unwrap().before, None);
     }
 
     #[test]
@@ -384,6 +419,7 @@ mod tests {
             from: Some(Timestamp::from_micros(17)),
             until: Some(Timestamp::from_micros(18)),
             text: some("declined"),
+            oldest_first: true,
         };
         assert!(matching.matches(&letter));
         assert!(LetterQuery { text: some("CARD"), ..matching.clone() }.matches(&letter));
@@ -404,20 +440,27 @@ mod tests {
     }
 
     #[test]
-    fn a_list_goes_from_new_to_old_and_then_by_id() {
+    fn a_list_goes_from_new_to_old_and_then_by_id_or_the_other_way_round() {
         let here = letter(b"");
         let place = LetterPlace::of(&here);
-        assert!(!place.is_before(&here));
-        assert!(place.is_before(&Letter { dead_at: Timestamp::from_micros(16), ..here.clone() }));
-        assert!(!place.is_before(&Letter { dead_at: Timestamp::from_micros(18), ..here.clone() }));
-        assert!(place.is_before(&Letter { id: LetterId("ff".repeat(16)), ..here.clone() }));
-    }
-
-    #[test]
-    fn a_status_has_one_name() {
-        for status in LetterStatus::ALL {
-            assert_eq!(status.to_string().parse(), Ok(status));
+        let older = Letter { dead_at: Timestamp::from_micros(16), ..here.clone() };
+        let newer = Letter { dead_at: Timestamp::from_micros(18), ..here.clone() };
+        let greater = Letter { id: LetterId("ff".repeat(16)), ..here.clone() };
+        let lesser = Letter { id: LetterId("00".repeat(16)), ..here.clone() };
+        let newest_first = LetterQuery::default();
+        let oldest_first = LetterQuery { oldest_first: true, ..LetterQuery::default() };
+        for (letter, after) in [(&here, None), (&older, Some(true)), (&newer, Some(false))] {
+            assert_eq!(newest_first.is_after(letter, &place), after == Some(true));
+            assert_eq!(oldest_first.is_after(letter, &place), after == Some(false));
         }
-        assert!("dead".parse::<LetterStatus>().unwrap_err().contains("DISCARDED"));
+        for (letter, after) in [(&greater, true), (&lesser, false)] {
+            assert_eq!(newest_first.is_after(letter, &place), after);
+            assert_eq!(oldest_first.is_after(letter, &place), !after);
+        }
+        let mut all = [&here, &older, &newer, &greater, &lesser];
+        all.sort_by(|one, other| newest_first.order(one, other));
+        assert_eq!(all, [&newer, &lesser, &here, &greater, &older]);
+        all.sort_by(|one, other| oldest_first.order(one, other));
+        assert_eq!(all, [&older, &greater, &here, &lesser, &newer]);
     }
 }

@@ -24,11 +24,13 @@
 mod action;
 mod admin;
 mod clock;
+mod deeds;
 mod error;
 mod guard;
 mod inbox;
 mod letters;
 mod own;
+mod policy;
 mod read;
 mod settle;
 mod sink;
@@ -45,11 +47,13 @@ pub use futures_util::future::BoxFuture;
 pub use action::{Action, ActionKind, ActionQuery, ActionStore, Actions, details_of_edit, payload_before};
 pub use admin::{Actor, AdminStore, Fleet, Found, Listing, NodeStatus, Query, Stats};
 pub use clock::{Clock, SystemClock};
+pub use deeds::{Acted, Deed, DeedPlace, DeedQuery, DeedStore, Deeds};
 pub use error::{StoreError, StoreErrorKind};
 pub use guard::{GuardStore, NAME_LIMIT};
 pub use inbox::{InboxStore, InboxUpkeep};
 pub use letters::{Claim, Letter, LetterAction, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore};
 pub use own::{Joining, NodeView, OwnStore, Released, Renewal, Taken};
+pub use policy::{BackoffSetting, CircuitSettings, RetrySettings};
 pub use read::{
     Batch, Candidate, Change, Due, Hold, HoldChange, HoldKind, Page, Pick, Position, ReadStore, Recall, Row, Scan,
     Settled, Settlement,

@@ -13,10 +13,11 @@ use super::{
     Consumer,
     in_tx::{Desk, OfStore},
 };
-use crate::{DeadLetters, Error, Guard, Inbox, guard::check};
+use crate::{ConsumerSettings, DeadLetters, Error, Guard, Inbox, guard::check};
 
 /// What becomes of a message whose type no handler takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OnUnknown {
     /// It goes into the dead letter queue.
     #[default]
@@ -32,41 +33,10 @@ pub struct Builder<S = ()> {
     pub(super) source: Arc<dyn Source>,
     pub(super) letters: DeadLetters,
     pub(super) calls: CallsBuilder,
-    pub(super) settings: Settings,
+    pub(super) settings: ConsumerSettings,
     guard: Option<Guard>,
     without_guard: bool,
     transactions: S,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Settings {
-    pub(super) workers: usize,
-    pub(super) prefetch: usize,
-    pub(super) per_transaction: usize,
-    pub(super) max_deliveries: u32,
-    pub(super) on_unknown: OnUnknown,
-    pub(super) drain_timeout: Duration,
-    pub(super) under_way: Duration,
-    pub(super) upkeep_every: Duration,
-    pub(super) sample_every: Duration,
-    pub(super) metrics_prefix: String,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            workers: 8,
-            prefetch: 500,
-            per_transaction: 100,
-            max_deliveries: 20,
-            on_unknown: OnUnknown::default(),
-            drain_timeout: Duration::from_secs(15),
-            under_way: Duration::from_hours(1),
-            upkeep_every: Duration::from_mins(1),
-            sample_every: Duration::from_secs(10),
-            metrics_prefix: "pillarbox".into(),
-        }
-    }
 }
 
 /// Transactions with an inbox: what [`Builder::inbox`] brings.
@@ -84,7 +54,7 @@ impl Consumer {
             source: Arc::new(source),
             letters: dead_letters,
             calls: Calls::builder(),
-            settings: Settings::default(),
+            settings: ConsumerSettings::default(),
             guard: None,
             without_guard: false,
             transactions: (),
@@ -185,6 +155,14 @@ impl<T> Builder<T> {
         self
     }
 
+    /// Takes all settings from a file or the environment; what is set after it comes before it.
+    pub fn settings(mut self, settings: &ConsumerSettings) -> Self {
+        let calls = self.calls.retry(settings.retry.policy()).circuit(settings.circuit.policy());
+        self.calls = calls.handler_timeout(settings.handler_timeout).metrics_prefix(settings.metrics_prefix.clone());
+        self.settings = settings.clone();
+        self
+    }
+
     /// When failed messages are tried again, and how often, unless their handler says otherwise. They are held meanwhile.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.calls = self.calls.retry(policy);
@@ -194,6 +172,7 @@ impl<T> Builder<T> {
     /// How long a handler may take, unless it says otherwise. Default: 30 s.
     pub fn handler_timeout(mut self, timeout: Duration) -> Self {
         self.calls = self.calls.handler_timeout(timeout);
+        self.settings.handler_timeout = timeout;
         self
     }
 
@@ -229,7 +208,7 @@ impl<T> Builder<T> {
 
     /// How many messages share a transaction at the most. Default: 100.
     pub fn messages_per_transaction(mut self, messages: usize) -> Self {
-        self.settings.per_transaction = messages;
+        self.settings.messages_per_transaction = messages;
         self
     }
 
@@ -277,7 +256,7 @@ impl<T> Builder<T> {
 impl Builder<()> {
     fn start_calls(self, calls: Calls, desk: Option<Arc<dyn Desk>>) -> Result<Consumer, Error> {
         check("the consumer's name", &self.name)?;
-        self.settings.validate()?;
+        self.settings.check()?;
         let (_, others) = calls.kinds();
         if others && self.guard.is_none() && !self.without_guard {
             return Err(Error::Setting(
@@ -291,28 +270,16 @@ impl Builder<()> {
     }
 }
 
-impl Settings {
-    fn validate(&self) -> Result<(), Error> {
-        let between = |name: &str, value: usize, most: usize| {
-            if (1..=most).contains(&value) {
-                return Ok(());
-            }
-            Err(Error::Setting(format!("{name} is {value}: allowed is 1 to {most}")))
-        };
-        between("workers", self.workers, 10_000)?;
-        between("prefetch", self.prefetch, 100_000)?;
-        between("messages_per_transaction", self.per_transaction, 10_000)?;
-        between("max_deliveries", self.max_deliveries as usize, 1_000_000)?;
-        if self.upkeep_every < Duration::from_millis(10) {
-            return Err(Error::Setting(format!("upkeep_every is {:?}: the least is 10ms", self.upkeep_every)));
-        }
-        Ok(())
-    }
-}
-
 impl<T> fmt::Debug for Builder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder").field("name", &self.name).field("settings", &self.settings).finish_non_exhaustive()
+        // The calls have the policies as they are, whoever has set them.
+        let (retry, circuit) = <_>::default();
+        let settings = ConsumerSettings { retry, circuit, ..self.settings.clone() };
+        f.debug_struct("Builder")
+            .field("name", &self.name)
+            .field("settings", &settings)
+            .field("calls", &self.calls)
+            .finish_non_exhaustive()
     }
 }
 

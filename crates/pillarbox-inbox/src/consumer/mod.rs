@@ -43,18 +43,20 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub use self::{
+    builder::{Builder, OnUnknown, WithInbox},
+    observe::name as metric,
+};
 use self::{
-    builder::Settings,
     in_tx::Desk,
     lanes::{Job, LaneKey, Lanes, Marked, Next},
     observe::Meters,
     worker::Worker,
 };
-pub use self::{
-    builder::{Builder, OnUnknown, WithInbox},
-    observe::name as metric,
-};
-use crate::{DeadLetters, Guard, message};
+use crate::{ConsumerSettings, DeadLetters, Guard, message};
+
+/// How often the lag is looked at.
+const SAMPLE_EVERY: Duration = Duration::from_secs(10);
 
 /// A running consumer. Call [`shutdown`](Self::shutdown) before the process ends; one that is dropped stops too, and what it held
 /// comes again in the broker's own time.
@@ -97,7 +99,7 @@ struct Shared {
     calls: Calls,
     guard: Option<Guard>,
     desk: Option<Arc<dyn Desk>>,
-    settings: Settings,
+    settings: ConsumerSettings,
     meters: Meters,
     lanes: Mutex<Lanes>,
     /// Dealt with, and to be acknowledged.
@@ -118,7 +120,7 @@ impl Consumer {
         calls: Calls,
         guard: Option<Guard>,
         desk: Option<Arc<dyn Desk>>,
-        settings: Settings,
+        settings: ConsumerSettings,
     ) -> Self {
         let meters = Meters::new(&settings.metrics_prefix, &name);
         let shared = Arc::new(Shared {
@@ -347,7 +349,7 @@ impl Shared {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = sleep(self.settings.sample_every) => {}
+                () = sleep(SAMPLE_EVERY) => {}
             }
         }
     }

@@ -45,7 +45,7 @@ enum Fate {
 
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        let size = AtomicUsize::new(shared.settings.per_transaction);
+        let size = AtomicUsize::new(shared.settings.messages_per_transaction);
         Self { shared, size }
     }
 
@@ -165,7 +165,7 @@ impl Worker {
     fn measure_size(&self, took: Duration) {
         let size = self.size.load(Ordering::Relaxed);
         let next = if took > LONGEST { size / 2 } else { size + size / 8 + 1 };
-        self.size.store(next.clamp(1, self.shared.settings.per_transaction), Ordering::Relaxed);
+        self.size.store(next.clamp(1, self.shared.settings.messages_per_transaction), Ordering::Relaxed);
     }
 
     /// The jobs of one lane, one after another, until one of them has to come again.

@@ -13,7 +13,8 @@ use pillarbox_core::{
     domain::Timestamp,
     engine::Work,
     port::{
-        BoxFuture, GuardStore, Letter, LetterId, LetterPlace, LetterQuery, LetterStore, StoreError, StoreErrorKind,
+        BoxFuture, Deed, DeedPlace, DeedQuery, DeedStore, GuardStore, Letter, LetterId, LetterPlace, LetterQuery,
+        LetterStore, StoreError, StoreErrorKind,
     },
 };
 use pillarbox_inbox::{Consumer, DeadLetters, Guard, Inbox, MemoryGuard, MemoryLetters};
@@ -176,6 +177,17 @@ impl Down {
             return Err(StoreError::new(StoreErrorKind::Unavailable, "the queue's database is down"));
         }
         Ok(())
+    }
+}
+
+impl DeedStore for Down {
+    fn deeds<'a>(
+        &'a self,
+        query: &'a DeedQuery,
+        after: Option<&'a DeedPlace>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<Deed>, StoreError>> {
+        self.inner.deeds(query, after, limit)
     }
 }
 

@@ -4,9 +4,11 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use pillarbox_core::{
     engine::Work,
-    port::{Abilities, Actor, BoxFuture, LetterQuery, LetterStatus, Message, Sent, Sink},
+    port::{Abilities, Actor, BoxFuture, DeedQuery, LetterQuery, LetterStatus, Message, Sent, Sink},
 };
-use pillarbox_inbox::{Consumer, DeadLetters, Error, Guard, Inbox, MemoryGuard, MemoryLetters, Parked};
+use pillarbox_inbox::{
+    Consumer, DeadLetterSettings, DeadLetters, Error, Guard, Inbox, MemoryGuard, MemoryLetters, Parked,
+};
 use pillarbox_sqlite::SqliteStore;
 use pillarbox_testkit::{ManualClock, MemoryBroker};
 
@@ -310,4 +312,40 @@ async fn finished_letters_are_kept_for_a_week_and_pending_ones_for_ever() {
     clock.advance(Duration::from_hours(24 * 365));
     assert_eq!(queue.purge().await.unwrap(), 0);
     assert!(queue.find(&pending).await.unwrap().is_some());
+}
+
+/// U3, A3: what an edit has replaced is not lost, and who did it is listed.
+#[tokio::test]
+async fn an_edit_keeps_what_it_has_replaced() {
+    let (_, queue) = place();
+    let id = parked(&queue, 1).await;
+    let before = queue.find(&id).await.unwrap().unwrap().payload;
+    queue.edit(&id, &b"{\"a\": 1}"[..], &ada()).await.unwrap();
+    queue.edit(&id, &b"{\"a\": 2}"[..], &Actor::new("bob")).await.unwrap();
+    let deeds = queue.deeds(&DeedQuery::default(), None, 10).await.unwrap();
+    let told: Vec<_> = deeds.iter().map(|deed| (&*deed.action.who, deed.action.before.clone().unwrap())).collect();
+    assert_eq!(told, [("bob", (&b"{\"a\": 1}"[..]).into()), ("ada", before)]);
+    let of_bob = DeedQuery { who: Some("bob".into()), ..DeedQuery::default() };
+    assert_eq!(queue.deeds(&of_bob, None, 10).await.unwrap(), deeds[..1]);
+}
+
+/// M4: the switch of the queue.
+#[tokio::test]
+async fn a_queue_that_is_switched_off_keeps_nothing_and_holds_up_nobody() {
+    let (broker, queue) = place();
+    let off = queue.clone().settings(&DeadLetterSettings { enabled: false, ..DeadLetterSettings::default() });
+    let seen = Seen::new();
+    seen.fail([1]);
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), off)
+        .without_guard()
+        .retry(retry())
+        .handle(seen.handler())
+        .start()
+        .await
+        .unwrap();
+    broker.publish(message(1, Some("k")));
+    broker.publish(message(2, Some("k")));
+    acknowledged(&broker, "billing", 2).await;
+    assert_eq!(queue.pending().await.unwrap(), 0);
+    consumer.shutdown().await;
 }

@@ -2,7 +2,10 @@
 
 use pillarbox_core::{
     domain::Timestamp,
-    port::{BoxFuture, Letter, LetterId, LetterPlace, LetterQuery, LetterStore, StoreError},
+    port::{
+        Acted, BoxFuture, Deed, DeedPlace, DeedQuery, DeedStore, Deeds, Letter, LetterId, LetterPlace, LetterQuery,
+        LetterStore, StoreError,
+    },
 };
 use serde::{Serialize, de::DeserializeOwned};
 use sqlx::{
@@ -49,6 +52,9 @@ statements!(LetterSql {
     list: concat!(read!(), "force index (newest) where "),
     /// By the index on their status; the conditions follow.
     list_status: concat!(read!(), "force index (by_status) where "),
+    /// By primary key.
+    acted: "select id, consumer, event_id, event_type, content_type, history from {letter}
+        where id > ? and history <> '[]' order by id limit ?",
     /// Reads the table; the conditions follow.
     count: "select count(*) from {letter} where ",
     /// By the index on their status; the conditions follow.
@@ -57,6 +63,35 @@ statements!(LetterSql {
     purge: "delete from {letter} where finished_at < {epoch} + interval ? microsecond and status <> 'PENDING'
         order by finished_at limit ?",
 });
+
+/// How many letters are looked at in one go.
+const PAGE: u32 = 500;
+
+impl DeedStore for MySqlInbox {
+    fn deeds<'a>(
+        &'a self,
+        query: &'a DeedQuery,
+        after: Option<&'a DeedPlace>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<Deed>, StoreError>> {
+        Box::pin(async move {
+            let mut deeds = Deeds::new(query, after, limit);
+            let mut last = String::new();
+            loop {
+                let page = sqlx::query(self.0.sql.letters.acted.clone()).bind(last.clone()).bind(PAGE);
+                let rows = self.rows(page).await?;
+                for row in &rows {
+                    let acted = acted(row)?;
+                    last.clone_from(&acted.letter.0);
+                    deeds.look(acted);
+                }
+                if rows.len() < PAGE as usize {
+                    return Ok(deeds.done());
+                }
+            }
+        })
+    }
+}
 
 impl LetterStore for MySqlInbox {
     fn insert<'a>(&'a self, letter: &'a Letter) -> BoxFuture<'a, Result<bool, StoreError>> {
@@ -102,11 +137,16 @@ impl LetterStore for MySqlInbox {
             let mut asked = Asked::of(query);
             if let Some(place) = after {
                 let at = "{epoch} + interval ? microsecond";
-                let tail = format!(" and dead_at <= {at} and (dead_at < {at} or id > ?)");
+                let tail = if query.oldest_first {
+                    format!(" and dead_at >= {at} and (dead_at > {at} or id < ?)")
+                } else {
+                    format!(" and dead_at <= {at} and (dead_at < {at} or id > ?)")
+                };
                 let at = storable(place.dead_at);
                 asked.and(&tail, at).and("", at).and("", place.id.0.as_str());
             }
-            asked.and(" order by dead_at desc, id limit ?", limit);
+            let order = if query.oldest_first { "dead_at, id desc" } else { "dead_at desc, id" };
+            asked.and(&format!(" order by {order} limit ?"), limit);
             self.rows(self.query(sql, asked)?).await?.iter().map(letter).collect()
         })
     }
@@ -237,6 +277,18 @@ fn bind<'q>(sql: &SqlStr, letter: &'q Letter) -> Result<Query<'q, MySql, MySqlAr
 
 fn json(value: &impl Serialize) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(error::unreadable)
+}
+
+fn acted(row: &MySqlRow) -> Result<Acted, StoreError> {
+    let text = |column: usize| row.try_get::<String, _>(column).map_err(error::of);
+    Ok(Acted {
+        letter: LetterId(text(0)?),
+        consumer: text(1)?,
+        event_id: text(2)?,
+        event_type: text(3)?,
+        content_type: text(4)?,
+        history: of_json(row, 5)?,
+    })
 }
 
 fn letter(row: &MySqlRow) -> Result<Letter, StoreError> {

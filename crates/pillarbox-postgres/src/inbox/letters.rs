@@ -4,7 +4,10 @@
 
 use pillarbox_core::{
     domain::Timestamp,
-    port::{BoxFuture, Letter, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore, StoreError},
+    port::{
+        Acted, BoxFuture, Deed, DeedPlace, DeedQuery, DeedStore, Deeds, Letter, LetterId, LetterPlace, LetterQuery,
+        LetterStatus, LetterStore, StoreError,
+    },
 };
 use serde::{Serialize, de::DeserializeOwned};
 use sqlx::{
@@ -62,6 +65,15 @@ macro_rules! after {
     };
 }
 
+/// The same the other way round.
+macro_rules! before {
+    () => {
+        " and dead_at >= coalesce($12::timestamptz, '-infinity')
+            and ($12 is null or dead_at > $12 or id < $13::text collate \"C\")
+        order by dead_at, id desc limit $14::bigint"
+    };
+}
+
 statements!(LetterSql {
     /// By primary key, as the two that follow.
     insert: concat!("insert into {letter} (", columns!(), ") values ", values!(), " on conflict do nothing"),
@@ -77,6 +89,18 @@ statements!(LetterSql {
     list: concat!("select ", columns!(), " from {letter} where ", matching!(), after!()),
     /// By the index on their status.
     list_status: concat!("select ", columns!(), " from {letter} where status = $1::text and ", matching!(), after!()),
+    /// By the same two indexes, backwards.
+    oldest: concat!("select ", columns!(), " from {letter} where ", matching!(), before!()),
+    oldest_status: concat!(
+        "select ",
+        columns!(),
+        " from {letter} where status = $1::text and ",
+        matching!(),
+        before!()
+    ),
+    /// By primary key.
+    acted: "select id, consumer, event_id, event_type, content_type, history from {letter}
+        where id > $1::text collate \"C\" and history <> '[]' order by id limit $2::bigint",
     /// Reads the table.
     count: concat!("select count(*) from {letter} where ", matching!()),
     /// By the index on their status.
@@ -85,6 +109,37 @@ statements!(LetterSql {
     purge: "delete from {letter} where id = any(array(select id from {letter}
         where finished_at < $1 and status <> 'PENDING' order by finished_at limit $2 for update skip locked))",
 });
+
+/// How many letters are looked at in one go.
+const PAGE: u32 = 500;
+
+impl DeedStore for PostgresInbox {
+    fn deeds<'a>(
+        &'a self,
+        query: &'a DeedQuery,
+        after: Option<&'a DeedPlace>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<Deed>, StoreError>> {
+        Box::pin(async move {
+            let mut deeds = Deeds::new(query, after, limit);
+            let mut last = String::new();
+            loop {
+                let mut tx = self.0.store.pool().begin_with(BY_INDEX).await.map_err(error::of)?;
+                let page = self.0.store.query(&self.0.sql.letters.acted).bind(kept(&last)).bind(i64::from(PAGE));
+                let rows = page.fetch_all(&mut *tx).await.map_err(error::of)?;
+                tx.commit().await.map_err(error::of)?;
+                for row in &rows {
+                    let acted = acted(row)?;
+                    last.clone_from(&acted.letter.0);
+                    deeds.look(acted);
+                }
+                if rows.len() < PAGE as usize {
+                    return Ok(deeds.done());
+                }
+            }
+        })
+    }
+}
 
 impl LetterStore for PostgresInbox {
     fn insert<'a>(&'a self, letter: &'a Letter) -> BoxFuture<'a, Result<bool, StoreError>> {
@@ -109,10 +164,16 @@ impl LetterStore for PostgresInbox {
         limit: u32,
     ) -> BoxFuture<'a, Result<Vec<Letter>, StoreError>> {
         Box::pin(async move {
-            let LetterSql { list, list_status, .. } = &self.0.sql.letters;
+            let LetterSql { list, list_status, oldest, oldest_status, .. } = &self.0.sql.letters;
+            let sql = match (query.status.is_some(), query.oldest_first) {
+                (false, false) => list,
+                (true, false) => list_status,
+                (false, true) => oldest,
+                (true, true) => oldest_status,
+            };
             let mut tx = self.0.store.pool().begin_with(BY_INDEX).await.map_err(error::of)?;
             let rows = self
-                .ask(if query.status.is_some() { list_status } else { list }, query)
+                .ask(sql, query)
                 .bind(after.map(|place| Time(place.dead_at)))
                 .bind(after.map(|place| kept(&place.id.0)))
                 .bind(i64::from(limit))
@@ -229,6 +290,18 @@ impl PostgresInbox {
 /// As text: JSON has an escape of its own for the character NUL.
 fn json(value: &impl Serialize) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(error::unreadable)
+}
+
+fn acted(row: &PgRow) -> Result<Acted, StoreError> {
+    let text = |column: usize| row.try_get(column).map(whole).map_err(error::of);
+    Ok(Acted {
+        letter: LetterId(text(0)?),
+        consumer: text(1)?,
+        event_id: text(2)?,
+        event_type: text(3)?,
+        content_type: text(4)?,
+        history: of_json(row, 5)?,
+    })
 }
 
 fn letter(row: &PgRow) -> Result<Letter, StoreError> {

@@ -24,6 +24,10 @@ impl ConfigError {
         &self.path
     }
 
+    pub(super) fn what(&self) -> &str {
+        &self.what
+    }
+
     /// From the reader's error, below a path.
     pub(super) fn below(path: &str, error: &figment::Error) -> Self {
         let mut keys: Vec<String> = path.split('.').filter(|key| !key.is_empty()).map(str::to_owned).collect();

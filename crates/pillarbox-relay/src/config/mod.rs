@@ -5,21 +5,27 @@
 //! file or a variable, so that no secret has to stand in the configuration; what was read there is never printed.
 //!
 //! Every setting of the outbox's builder is a key of `[outbox]`, with the same name and default. What is unknown or out
-//! of its range is refused with its path, what is allowed, and what may have been meant.
+//! of its range is refused with its path, what is allowed, and what may have been meant. The same holds for `[guard]`,
+//! `[inbox]`, `[consumer]` and `[dead_letters]`, which a service hands to its builders ([`Settings`]), and `[admin]`, which
+//! `pillarbox admin` reads.
 
+mod admin;
 mod error;
 mod outbox;
 mod read;
 mod rules;
+mod settings;
 mod sinks;
 mod telemetry;
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
+pub use admin::{AdminConfig, LimitsConfig};
 pub use error::ConfigError;
 pub use outbox::OutboxConfig;
 pub use read::Source;
-pub use sinks::SinkConfig;
+pub use settings::Settings;
+pub use sinks::{SinkConfig, broker};
 pub use telemetry::Telemetry;
 
 use crate::{Mode, Rules};

@@ -3,10 +3,8 @@
 use std::{fmt, time::Duration};
 
 use pillarbox_core::{
-    RetryPolicy,
-    domain::CircuitPolicy,
     engine::{Builder, OnDeadHead, OnSuccess, PurgeOptions, mode::MultiNode},
-    port::{PurgeScope, Store, span},
+    port::{CircuitSettings, PurgeScope, RetrySettings, Store, span},
 };
 
 use super::ConfigError;
@@ -20,6 +18,7 @@ const WORKERS: usize = 1000;
 #[serde(deny_unknown_fields, default)]
 pub struct OutboxConfig {
     pub(super) url: Option<String>,
+    enabled: Option<bool>,
     prefix: Option<String>,
     schema: Option<String>,
     migrate: Option<bool>,
@@ -35,6 +34,7 @@ pub struct OutboxConfig {
     #[serde(with = "span::option")]
     skip_recent: Option<Duration>,
     poll_interval: Option<PollConfig>,
+    events_per_transaction: Option<usize>,
     settle_batch: Option<usize>,
     #[serde(with = "span::option")]
     settle_linger: Option<Duration>,
@@ -56,8 +56,8 @@ pub struct OutboxConfig {
     stale_after: Option<Duration>,
     #[serde(with = "span::option")]
     rebalance_every: Option<Duration>,
-    retry: Option<RetryConfig>,
-    circuit: Option<CircuitConfig>,
+    retry: Option<RetrySettings>,
+    circuit: Option<CircuitSettings>,
     purge: Option<PurgeConfig>,
 }
 
@@ -86,39 +86,6 @@ enum OnDeadHeadConfig {
 
 #[derive(Clone, Copy, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct RetryConfig {
-    backoff: Backoff,
-    #[serde(with = "span::option")]
-    base: Option<Duration>,
-    multiplier: Option<f64>,
-    #[serde(with = "span::option")]
-    max_delay: Option<Duration>,
-    jitter: Option<f64>,
-    max_attempts: Option<u32>,
-}
-
-#[derive(Clone, Copy, Default, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Backoff {
-    Fixed,
-    Linear,
-    #[default]
-    Exponential,
-    Never,
-}
-
-#[derive(Clone, Copy, Default, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct CircuitConfig {
-    failures: Option<u32>,
-    #[serde(with = "span::option")]
-    shortest: Option<Duration>,
-    #[serde(with = "span::option")]
-    longest: Option<Duration>,
-}
-
-#[derive(Clone, Copy, Default, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
 struct PurgeConfig {
     enabled: Option<bool>,
     #[serde(with = "span::option")]
@@ -134,6 +101,11 @@ impl OutboxConfig {
     /// The database. A relay has one.
     pub fn url(&self) -> &str {
         self.url.as_deref().unwrap_or_default()
+    }
+
+    /// Whether events are delivered.
+    pub fn enabled(&self) -> bool {
+        self.enabled.unwrap_or(true)
     }
 
     /// What the names of the tables begin with.
@@ -165,19 +137,24 @@ impl OutboxConfig {
         Ok(())
     }
 
-    /// How many deliveries may be under way at once.
-    pub fn workers(&self) -> usize {
+    /// How many deliveries of a relay may be under way at once.
+    pub(crate) fn under_way(&self) -> usize {
         self.workers.unwrap_or(WORKERS)
     }
 
-    /// Brings the settings to a builder.
-    pub fn apply<S: Store>(&self, builder: Builder<S, MultiNode>) -> Builder<S, MultiNode> {
-        let mut builder = builder.workers(self.workers());
+    /// Brings the settings to the builder of a relay.
+    pub(crate) fn of_relay<S: Store>(&self, builder: Builder<S, MultiNode>) -> Builder<S, MultiNode> {
+        self.apply(builder.workers(self.under_way()))
+    }
+
+    /// Brings the settings to a builder. What is not set stays as it is there.
+    pub fn apply<S: Store>(&self, mut builder: Builder<S, MultiNode>) -> Builder<S, MultiNode> {
         macro_rules! set {
             ($($name:ident),+) => {
                 $(if let Some(value) = self.$name.clone() { builder = builder.$name(value); })+
             };
         }
+        set!(enabled, workers, events_per_transaction);
         set!(migrate, node_name, metrics_prefix, hot_capacity, cold_capacity, page_size, lane_capacity, settle_batch);
         set!(stop_on_first_failure, max_starts);
         set!(handler_timeout, skip_recent, settle_linger, drain_timeout, reservation_ttl, route_grace);
@@ -207,43 +184,6 @@ impl OutboxConfig {
             Some(PurgeConfig { enabled: Some(false), .. }) => builder.no_purge(),
             Some(purge) => builder.purge(purge.options()),
             None => builder,
-        }
-    }
-}
-
-impl RetryConfig {
-    fn policy(self) -> RetryPolicy {
-        let default = RetryPolicy::default();
-        let base = self.base.unwrap_or_else(|| default.delay(1, 0.5));
-        let mut policy = match self.backoff {
-            Backoff::Fixed => RetryPolicy::fixed(base),
-            Backoff::Linear => RetryPolicy::linear(base),
-            Backoff::Exponential => RetryPolicy::exponential(base),
-            Backoff::Never => return RetryPolicy::never(),
-        };
-        if let Some(multiplier) = self.multiplier {
-            policy = policy.multiplier(multiplier);
-        }
-        if let Some(max) = self.max_delay {
-            policy = policy.max_delay(max);
-        }
-        if let Some(jitter) = self.jitter {
-            policy = policy.jitter(jitter);
-        }
-        if let Some(attempts) = self.max_attempts {
-            policy = policy.max_attempts(attempts);
-        }
-        policy
-    }
-}
-
-impl CircuitConfig {
-    fn policy(self) -> CircuitPolicy {
-        let default = CircuitPolicy::default();
-        CircuitPolicy {
-            failures: self.failures.unwrap_or(default.failures),
-            shortest: self.shortest.unwrap_or(default.shortest),
-            longest: self.longest.unwrap_or(default.longest),
         }
     }
 }

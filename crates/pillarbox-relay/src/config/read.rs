@@ -7,9 +7,10 @@ use figment::{
     providers::{Env, Format as _, Serialized, Toml},
     value::{Dict, Tag, Value},
 };
+use pillarbox_inbox::{ConsumerSettings, DeadLetterSettings, GuardSettings, InboxSettings, Refused};
 use serde::de::DeserializeOwned;
 
-use super::{ConfigError, Http, Log, Messages, OutboxConfig, Telemetry, rules::RuleConfig};
+use super::{AdminConfig, ConfigError, Http, Log, Messages, OutboxConfig, Telemetry, rules::RuleConfig};
 
 /// What variables of the environment begin with.
 const ENVIRONMENT: &str = "PILLARBOX__";
@@ -42,6 +43,31 @@ pub(super) struct Raw {
     pub(super) telemetry: Telemetry,
     #[serde(default)]
     pub(super) log: Log,
+    #[serde(default)]
+    pub(super) guard: GuardSettings,
+    #[serde(default)]
+    pub(super) inbox: InboxSettings,
+    #[serde(default)]
+    pub(super) consumer: ConsumerSettings,
+    #[serde(default)]
+    pub(super) dead_letters: DeadLetterSettings,
+    #[serde(default)]
+    pub(super) admin: AdminConfig,
+}
+
+impl Raw {
+    /// Refuses values that can't be, in sections that this program may not even use: one file serves several.
+    fn check(&self) -> Result<(), ConfigError> {
+        let at = |section: &str| {
+            let section = section.to_owned();
+            move |refused: Refused| ConfigError::at(format!("{section}.{}", refused.key), refused.what)
+        };
+        self.guard.check().map_err(at("guard"))?;
+        self.inbox.check().map_err(at("inbox"))?;
+        self.consumer.check().map_err(at("consumer"))?;
+        self.dead_letters.check().map_err(at("dead_letters"))?;
+        self.admin.check()
+    }
 }
 
 impl Source {
@@ -111,7 +137,9 @@ impl Source {
         for (key, value) in &mut tree {
             resolve(key, value)?;
         }
-        extract("", tree)
+        let raw: Raw = extract("", tree)?;
+        raw.check()?;
+        Ok(raw)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use figment::value::{Dict, Value};
+use figment::value::{Dict, Tag, Value};
 use pillarbox_core::port::{Sink, SinkError};
 use serde::de::DeserializeOwned;
 
@@ -85,6 +85,40 @@ pub(super) fn read(sinks: BTreeMap<String, Dict>) -> Result<BTreeMap<String, Sin
         read.insert(name, SinkConfig { kind, sink });
     }
     Ok(read)
+}
+
+/// What the address of a broker begins with, and what kind of sink that is.
+const SCHEMES: [(&str, &str); 11] = [
+    ("nats", "nats"),
+    ("tls", "nats"),
+    ("redis", "redis"),
+    ("rediss", "redis"),
+    ("amqp", "rabbitmq"),
+    ("amqps", "rabbitmq"),
+    ("mqtt", "mqtt"),
+    ("mqtts", "mqtt"),
+    ("http", "http"),
+    ("https", "http"),
+    ("kafka", "kafka"),
+];
+
+/// A sink by its address alone, with the defaults of its kind. The address may hold a password, and is not repeated.
+pub fn broker(url: &str) -> Result<SinkConfig, ConfigError> {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
+    let Some((_, kind)) = SCHEMES.iter().find(|(known, _)| *known == scheme) else {
+        let what = "is the address of no broker that is known: it begins with nats://, redis://, rediss://, amqp://, \
+                    amqps://, mqtt://, mqtts://, http://, https:// or kafka://";
+        return Err(ConfigError::at("", what));
+    };
+    let (key, address) = match *kind {
+        "kafka" => ("brokers", url.split_once("://").map_or(url, |(_, brokers)| brokers)),
+        _ => ("url", url),
+    };
+    let text = |text: &str| Value::String(Tag::Default, text.to_owned());
+    let dict = Dict::from([("type".to_owned(), text(kind)), (key.to_owned(), text(address))]);
+    let read = read(BTreeMap::from([("broker".to_owned(), dict)]));
+    let mut read = read.map_err(|error| ConfigError::at("", error.what()))?;
+    read.remove("broker").ok_or_else(|| ConfigError::at("", "is no broker"))
 }
 
 /// Reads the options, and opens the sink with them.

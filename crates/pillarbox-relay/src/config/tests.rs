@@ -1,4 +1,5 @@
 use pillarbox_core::{Event, Outbox};
+use pillarbox_inbox::{ConsumerSettings, DeadLetterSettings};
 use pillarbox_testkit::MemoryStore;
 
 use super::*;
@@ -19,13 +20,18 @@ fn uncommented() -> String {
         line.strip_prefix('#')
             .is_some_and(|rest| rest.starts_with('[') || rest.starts_with(|c: char| c.is_ascii_lowercase()))
     };
-    REFERENCE.lines().map(|line| if is_setting(line) { &line[1..] } else { line }).collect::<Vec<_>>().join("\n")
+    let lines = REFERENCE.lines().map(|line| if is_setting(line) { &line[1..] } else { line });
+    // No test has this file.
+    lines
+        .collect::<Vec<_>>()
+        .join("\n")
+        .replace("{ file = \"/run/secrets/tokens\" }", "\"ada viewer 0123456789abcdef\"")
 }
 
 #[test]
 fn the_reference_as_it_stands_and_with_every_setting_is_the_default() {
     let settings = |config: &Config| {
-        let builder = config.outbox.apply(Outbox::multi_node(MemoryStore::new()).node_name("relay-1"));
+        let builder = config.outbox.of_relay(Outbox::multi_node(MemoryStore::new()).node_name("relay-1"));
         format!("{builder:?}")
     };
     let (bare, full) = (read(REFERENCE).unwrap(), read(&uncommented()).unwrap());
@@ -38,10 +44,64 @@ fn the_reference_as_it_stands_and_with_every_setting_is_the_default() {
     assert_eq!(full.outbox.prefix(), Some("outbox_"));
 }
 
+/// M4: what the file says are the defaults of a service's builders.
+#[test]
+fn the_reference_of_a_service_is_the_default() {
+    let read = |text: &str| Settings::read(&Source::new().text(text)).unwrap();
+    let (none, bare, full) = (read(""), read(REFERENCE), read(&uncommented()));
+    for settings in [&none, &bare] {
+        assert_eq!(settings.guard, full.guard);
+        assert_eq!(settings.inbox, full.inbox);
+        assert_eq!(settings.consumer.retry.policy().delay(1, 0.5), full.consumer.retry.policy().delay(1, 0.5));
+        let policies = |settings: &Settings| {
+            let consumer = &settings.consumer;
+            format!("{:?} {:?}", consumer.retry.policy(), consumer.circuit.policy())
+        };
+        assert_eq!(policies(settings), policies(&full));
+        let (retry, circuit) = (full.consumer.retry, full.consumer.circuit);
+        assert_eq!(ConsumerSettings { retry, circuit, ..settings.consumer.clone() }, full.consumer);
+        let sink = Some("out".to_owned());
+        assert_eq!(DeadLetterSettings { sink, ..settings.dead_letters.clone() }, full.dead_letters);
+        assert!(settings.outbox.enabled() && full.outbox.enabled());
+    }
+}
+
+#[test]
+fn replays_go_through_the_sink_that_is_named_or_the_only_one() {
+    let settings = |text: &str| Settings::read(&Source::new().text(text)).unwrap();
+    assert!(settings("").replays().unwrap().is_none());
+    assert!(settings(LEAST).replays().unwrap().is_some());
+    let two = format!("{LEAST}[sinks.second]\ntype = \"stdout\"\n");
+    let error = settings(&two).replays().err().unwrap().to_string();
+    assert!(error.contains("dead_letters.sink: is missing") && error.contains("`out`, `second`"), "{error}");
+    assert!(settings(&format!("{two}[dead_letters]\nsink = \"second\"")).replays().unwrap().is_some());
+    let error = settings(&format!("{two}[dead_letters]\nsink = \"secnd\"")).replays().err().unwrap().to_string();
+    assert!(error.contains("Did you mean `second`?"), "{error}");
+    let error = settings("dead_letters.sink = \"a\"").replays().err().unwrap().to_string();
+    assert!(error.contains("[sinks.a]"), "{error}");
+}
+
+#[test]
+fn a_broker_is_known_by_its_address() {
+    let error = broker("gopher://ada:hush@x").unwrap_err().to_string();
+    assert!(error.contains("nats://") && !error.contains("hush"), "{error}");
+    assert!(broker("localhost:4222").is_err());
+    #[cfg(feature = "nats")]
+    {
+        assert_eq!(broker("nats://localhost").unwrap().kind(), "nats");
+        assert_eq!(broker("TLS://localhost").unwrap().kind(), "nats");
+        let error = broker("nats://ada:hush@").unwrap_err().to_string();
+        assert!(!error.contains("hush"), "{error}");
+    }
+    #[cfg(not(feature = "nats"))]
+    assert!(broker("nats://localhost").unwrap_err().to_string().contains("feature `nats`"));
+}
+
 #[test]
 fn the_reference_has_every_key() {
     let text = uncommented();
-    for section in ["outbox", "messages", "http", "log", "telemetry"] {
+    let consuming = ["guard", "inbox", "consumer", "dead_letters", "admin"];
+    for section in ["outbox", "messages", "http", "log", "telemetry"].into_iter().chain(consuming) {
         let error = refused(&format!("{text}\n[{section}_]\n"));
         assert!(error.contains(&format!("`{section}`")), "{error}");
     }
@@ -54,6 +114,14 @@ fn the_reference_has_every_key() {
         ("http.", "listen"),
         ("log.", "format"),
         ("telemetry.", "endpoint"),
+        ("guard.", "ttl"),
+        ("inbox.", "window"),
+        ("consumer.", "prefetch"),
+        ("consumer.retry.", "backoff"),
+        ("consumer.circuit.", "failures"),
+        ("dead_letters.", "retention"),
+        ("admin.", "listen"),
+        ("admin.limits.", "burst"),
     ] {
         let error = read_with(&text, &format!("{section}nonsense"), "1").unwrap_err().to_string();
         assert!(error.starts_with(&format!("{section}nonsense: ")), "{error}");
@@ -98,6 +166,21 @@ fn what_is_wrong_is_told_with_its_path_and_what_was_meant() {
         ("telemetry.service = \"\"", &["telemetry.service", "is empty"]),
         ("telemetry.metrics_every = \"0s\"", &["telemetry.metrics_every", "1s"]),
         ("telemetry.headers = { \"a b\" = \"c\" }", &["telemetry.headers.a b"]),
+        ("guard.enable = true", &["guard.enable", "Did you mean `enabled`?"]),
+        ("guard.ttl = \"0ms\"", &["guard.ttl", "the least is 1ms"]),
+        ("guard.enabled = 3", &["guard.enabled", "boolean"]),
+        ("inbox.window = \"5m\"", &["inbox.window", "the least is 360s"]),
+        ("consumer.workers = 0", &["consumer.workers", "1 to 10000"]),
+        ("consumer.on_unknown = \"drop\"", &["consumer.on_unknown", "`park`", "`skip`"]),
+        ("consumer.retry.max_attempts = 0", &["consumer.retry", "max_attempts", "the least is 1"]),
+        ("consumer.retry.jitter = 2", &["consumer.retry", "jitter", "from 0 to 1"]),
+        ("dead_letters.most_replays = 1001", &["dead_letters.most_replays", "0 to 1000"]),
+        ("admin.listn = \"x\"", &["admin.listn", "Did you mean `listen`?"]),
+        ("admin.listen = \"everywhere\"", &["admin.listen"]),
+        ("admin.limits.burst = 0", &["admin.limits.burst", "1 to 1000000"]),
+        ("admin.limits.requests_per_second = -1", &["admin.limits.requests_per_second", "0.01 to 100000"]),
+        ("admin.limits.time = \"1ms\"", &["admin.limits.time", "the least is 1s"]),
+        ("admin.tokens = { file = \"/nowhere/at/all\" }", &["admin.tokens", "/nowhere/at/all"]),
         ("[logs]", &["logs", "Did you mean `log`?"]),
         ("a = = b", &["="]),
     ] {
@@ -139,6 +222,8 @@ fn secrets_come_from_files_and_variables_and_are_not_shown() {
     let config = read_with(LEAST, "telemetry.headers", "{ api-key = \"secret-word\" }").unwrap();
     assert_eq!(config.telemetry.headers["api-key"], "secret-word");
     assert!(!format!("{config:?}").contains("secret-word"));
+    let config = Settings::read(&Source::new().set_text("admin.tokens", "ada viewer secret-word-of-hers")).unwrap();
+    assert!(config.admin.tokens.is_some() && !format!("{config:?}").contains("secret-word"), "{config:?}");
     let error = read_with(LEAST, "outbox.url", "{ file = \"/nowhere/at/all\" }").unwrap_err().to_string();
     assert!(error.contains("outbox.url") && error.contains("/nowhere/at/all"), "{error}");
     let error = read_with(LEAST, "outbox.url", "{ env = \"PILLARBOX_NO_SUCH_VARIABLE\" }").unwrap_err().to_string();

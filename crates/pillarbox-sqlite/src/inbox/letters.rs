@@ -2,7 +2,10 @@
 
 use pillarbox_core::{
     domain::Timestamp,
-    port::{BoxFuture, Letter, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore, StoreError},
+    port::{
+        Acted, BoxFuture, Deed, DeedPlace, DeedQuery, DeedStore, Deeds, Letter, LetterId, LetterPlace, LetterQuery,
+        LetterStatus, LetterStore, StoreError,
+    },
 };
 use sqlx::{
     Row as _, SqlStr, Sqlite,
@@ -55,6 +58,18 @@ statements!(LetterSql {
         matching!(),
         " order by dead_at desc, id limit ?13"
     ),
+    /// By the same index, backwards.
+    list_oldest: concat!(
+        "select ",
+        columns!(),
+        " from {letter} indexed by {letter}_newest
+        where dead_at >= coalesce(?11, -9223372036854775808) and (?11 is null or dead_at > ?11 or id < ?12) and ",
+        matching!(),
+        " order by dead_at, id desc limit ?13"
+    ),
+    /// By primary key.
+    acted: "select id, consumer, event_id, event_type, content_type, history from {letter}
+        where id > ? and history <> '[]' order by id limit ?",
     /// Reads the table, or those of one status by its index.
     count: concat!("select count(*) from {letter} where ", matching!()),
     count_status: "select count(*) from {letter} indexed by {letter}_status where status = ?",
@@ -62,6 +77,36 @@ statements!(LetterSql {
     purge: "delete from {letter} where id in (select id from {letter} indexed by {letter}_finished
         where finished_at < ? and status <> 'PENDING' order by finished_at limit ?)",
 });
+
+/// How many letters are looked at in one go.
+const PAGE: u32 = 500;
+
+impl DeedStore for SqliteInbox {
+    fn deeds<'a>(
+        &'a self,
+        query: &'a DeedQuery,
+        after: Option<&'a DeedPlace>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<Deed>, StoreError>> {
+        Box::pin(async move {
+            let mut deeds = Deeds::new(query, after, limit);
+            let mut last = String::new();
+            loop {
+                let mut entered = self.0.store.0.operators.enter().await?;
+                let page = sqlx::query(self.0.letters.acted.clone()).bind(&last).bind(PAGE);
+                let rows = page.fetch_all(entered.connection()?).await.map_err(|error| entered.failed(error))?;
+                for row in &rows {
+                    let acted = acted(row)?;
+                    last.clone_from(&acted.letter.0);
+                    deeds.look(acted);
+                }
+                if rows.len() < PAGE as usize {
+                    return Ok(deeds.done());
+                }
+            }
+        })
+    }
+}
 
 impl LetterStore for SqliteInbox {
     fn insert<'a>(&'a self, letter: &'a Letter) -> BoxFuture<'a, Result<bool, StoreError>> {
@@ -88,7 +133,8 @@ impl LetterStore for SqliteInbox {
     ) -> BoxFuture<'a, Result<Vec<Letter>, StoreError>> {
         Box::pin(async move {
             let mut entered = self.0.store.0.operators.enter().await?;
-            let rows = ask(&self.0.letters.list, query)
+            let LetterSql { list, list_oldest, .. } = &self.0.letters;
+            let rows = ask(if query.oldest_first { list_oldest } else { list }, query)
                 .bind(after.map(|place| place.dead_at.as_micros()))
                 .bind(after.map(|place| place.id.0.as_str()))
                 .bind(limit)
@@ -101,8 +147,10 @@ impl LetterStore for SqliteInbox {
     fn count<'a>(&'a self, query: &'a LetterQuery) -> BoxFuture<'a, Result<u64, StoreError>> {
         Box::pin(async move {
             let mut entered = self.0.store.0.operators.enter().await?;
-            let by_status =
-                query.status.filter(|status| *query == LetterQuery { status: Some(*status), ..<_>::default() });
+            let by_status = query.status.filter(|status| {
+                let oldest_first = query.oldest_first;
+                *query == LetterQuery { status: Some(*status), oldest_first, ..<_>::default() }
+            });
             let count = match by_status {
                 Some(status) => sqlx::query(self.0.letters.count_status.clone()).bind(status.as_str()),
                 None => ask(&self.0.letters.count, query),
@@ -183,6 +231,18 @@ fn ask<'q>(sql: &SqlStr, query: &'q LetterQuery) -> Asked<'q> {
         .bind(query.from.map(Timestamp::as_micros))
         .bind(query.until.map(Timestamp::as_micros))
         .bind(query.text.as_deref())
+}
+
+fn acted(row: &SqliteRow) -> Result<Acted, StoreError> {
+    let text = |column: usize| row.try_get::<String, _>(column).map_err(error::of);
+    Ok(Acted {
+        letter: LetterId(text(0)?),
+        consumer: text(1)?,
+        event_id: text(2)?,
+        event_type: text(3)?,
+        content_type: text(4)?,
+        history: serde_json::from_str(row.try_get(5).map_err(error::of)?).map_err(error::unreadable)?,
+    })
 }
 
 fn letter(row: &SqliteRow) -> Result<Letter, StoreError> {

@@ -123,6 +123,20 @@ impl AnyOptions {
         }
     }
 
+    /// The migrations of an inbox's tables as SQL, whose names begin with this.
+    pub fn inbox_migration_sql(self, kind: Kind, prefix: &str) -> Result<String, StoreError> {
+        match kind {
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite => self.sqlite()?.inbox_migration_sql(prefix),
+            #[cfg(feature = "postgres")]
+            Kind::Postgres => self.postgres().inbox_migration_sql(prefix),
+            #[cfg(feature = "mysql")]
+            Kind::MySql => self.mysql().inbox_migration_sql(prefix),
+            #[allow(unreachable_patterns, reason = "with all features there is no other")]
+            missing => Err(not_built(missing)),
+        }
+    }
+
     #[cfg(feature = "sqlite")]
     fn sqlite(self) -> Result<crate::SqliteOptions, StoreError> {
         if let Some(schema) = self.schema {

@@ -150,6 +150,22 @@ async fn ordered_refuses_events_without_a_key_or_gives_them_one() {
     assert!(long.contains("513") && long.contains("1 to 512"), "{long}");
 }
 
+/// M4: switched off, it writes and delivers nothing; switched on again, nothing is missing.
+#[tokio::test(start_paused = true)]
+async fn an_outbox_that_is_switched_off_writes_and_leaves_the_delivery_to_later() {
+    let stage = Stage::new();
+    let off = stage.node().enabled(false).start().await.unwrap();
+    let ids = write(&off, [event(), keyed("k")]).await;
+    super::pass(Duration::from_mins(10)).await;
+    assert_eq!((off.is_joined(), stage.count(Status::New).await), (false, 2));
+    assert_eq!(stage.faults().calls(Call::Page), 0);
+    off.shutdown().await;
+    let on = stage.node().enabled(true).start().await.unwrap();
+    stage.until_count(Status::Done, 2).await;
+    stage.probe.assert_each_once(&ids);
+    on.shutdown().await;
+}
+
 /// B1: `writer_only` owns nothing and delivers nothing.
 #[tokio::test(start_paused = true)]
 async fn a_writer_owns_nothing_and_reads_nothing() {
