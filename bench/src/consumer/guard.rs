@@ -88,7 +88,8 @@ pub(super) async fn run<P: Place>(place: &P, sizes: &Sizes, wanted: &Wanted<'_>,
 async fn rate<M: Marks>(marks: &M, callers: usize, count: usize) -> Result<f64> {
     let each = count / callers;
     // Connections are opened, and statements prepared.
-    try_join_all((0..callers).map(|caller| async move { marks.mark(caller, &id(caller, usize::MAX / 2)).await })).await?;
+    try_join_all((0..callers).map(|caller| async move { marks.mark(caller, &id(caller, usize::MAX / 2)).await }))
+        .await?;
     let begun = Instant::now();
     let all = (0..callers).map(async |caller| {
         for number in 0..each {
@@ -108,4 +109,3 @@ async fn rate<M: Marks>(marks: &M, callers: usize, count: usize) -> Result<f64> 
     }
     Ok(float(each * callers) / took.as_secs_f64())
 }
-

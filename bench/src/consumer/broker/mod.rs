@@ -27,7 +27,7 @@ pub(super) use self::{nats::Nats, redis::Redis};
 use super::{Sizes, sql};
 use crate::{
     Result,
-    backend::{Backend as _, Database as _, EVENT_TYPE, PAYLOAD, postgres},
+    backend::{Database as _, EVENT_TYPE, PAYLOAD, postgres},
     report::{Figure, Report, Target},
     rounds::{Rounds, float},
 };
@@ -100,12 +100,7 @@ fn made(number: usize) -> Result<Message> {
     Ok(message(&event, address, Mode::Binary, "/pillarbox"))
 }
 
-pub(super) async fn run<B: Broker>(
-    broker: &B,
-    bed: &postgres::Bed,
-    sizes: &Sizes,
-    report: &mut Report,
-) -> Result<()> {
+pub(super) async fn run<B: Broker>(broker: &B, bed: &postgres::Bed, sizes: &Sizes, report: &mut Report) -> Result<()> {
     report.begin(B::NAME);
     let count = sizes.messages;
     broker.fill(&(0..count).map(made).collect::<Result<Vec<_>>>()?).await?;

@@ -49,14 +49,6 @@ impl Nats {
     async fn connect(&self) -> Result<Context> {
         Ok(jetstream::new(async_nats::connect(self.server.url()).await?))
     }
-
-    /// Nobody has a mark in the bucket.
-    async fn without_marks(&self) -> Result<Context> {
-        let context = self.connect().await?;
-        // There is none at first.
-        let _ = context.delete_key_value(BUCKET).await;
-        Ok(context)
-    }
 }
 
 impl Broker for Nats {
@@ -150,13 +142,14 @@ impl guard::Place for Nats {
     type Kept = ();
 
     async fn bare(&self, _callers: usize) -> Result<Bare> {
-        let context = self.without_marks().await?;
-        let config = kv::Config { bucket: BUCKET.into(), history: 1, max_age: HOUR, ..kv::Config::default() };
-        Ok(Bare(context.create_key_value(config).await?))
+        // In a bucket that a guard has made.
+        self.guard().await?.0.try_process(CONSUMER, "first").await?;
+        Ok(Bare(self.connect().await?.get_key_value(BUCKET).await?))
     }
 
     async fn guard(&self) -> Result<(Guard, ())> {
-        self.without_marks().await?;
+        // There is none at first.
+        let _ = self.connect().await?.delete_stream(format!("KV_{BUCKET}")).await;
         let guard = Options::new(self.server.url()).guard(Bucket::named(BUCKET), HOUR)?;
         Ok((Guard::new(guard).ttl(HOUR), ()))
     }

@@ -28,6 +28,7 @@ mod error;
 mod guard;
 mod inbox;
 mod letters;
+mod marking;
 mod own;
 mod read;
 mod settle;
@@ -49,6 +50,7 @@ pub use error::{StoreError, StoreErrorKind};
 pub use guard::{GuardStore, NAME_LIMIT};
 pub use inbox::{InboxStore, InboxUpkeep};
 pub use letters::{Claim, Letter, LetterAction, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore};
+pub use marking::{Mark, Marking};
 pub use own::{Joining, NodeView, OwnStore, Released, Renewal, Taken};
 pub use read::{
     Batch, Candidate, Change, Due, Hold, HoldChange, HoldKind, Page, Pick, Position, ReadStore, Recall, Row, Scan,
