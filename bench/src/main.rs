@@ -33,6 +33,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 /// Measures Pillarbox beside the limit of the machine.
 #[derive(Debug, Parser)]
 #[command(name = "cargo x bench")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 struct Args {
     /// The database to measure. PostgreSQL and MariaDB (mysql) are private servers with their default settings, which
     /// wait for the disk.
