@@ -4,6 +4,7 @@
 //! ratios are medians of ratios, each of one round in which both ran one after the other.
 
 mod backend;
+mod consumer;
 mod dispatch;
 mod drain;
 mod held;
@@ -32,6 +33,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 /// Measures Pillarbox beside the limit of the machine.
 #[derive(Debug, Parser)]
 #[command(name = "cargo x bench")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 struct Args {
     /// The database to measure. PostgreSQL and MariaDB (mysql) are private servers with their default settings, which
     /// wait for the disk.
@@ -49,6 +51,10 @@ struct Args {
     /// names brokers: redis, nats, rabbitmq, mqtt, http, stdout, and kafka, which is left out otherwise.
     #[arg(long)]
     relay: bool,
+    /// Measures the consumer's half in place of the outbox: guard, inbox and consumer loop, on private servers. `--only` names
+    /// figures: guard, inbox, consumer, or longer, such as guard_redis.
+    #[arg(long, conflicts_with_all = ["relay", "peers", "backend"])]
+    consumer: bool,
     /// Smaller sizes: good enough to see that it runs, and not for figures to quote.
     #[arg(long)]
     quick: bool,
@@ -175,7 +181,7 @@ async fn run(args: &Args) -> Result<()> {
     if args.peers && args.backend != Kind::Postgres {
         return Err("the peers are measured on PostgreSQL: add `--backend postgres`".into());
     }
-    if args.url.is_some() && args.backend == Kind::Sqlite && !args.relay {
+    if args.url.is_some() && args.backend == Kind::Sqlite && !args.relay && !args.consumer {
         return Err("SQLite has no URL: `--dir` says where its files lie".into());
     }
     if args.as_memory.is_some() || args.as_node.is_some() || args.as_member.is_some() {
@@ -195,6 +201,13 @@ async fn run(args: &Args) -> Result<()> {
         return tell(&report, args, ended);
     }
     let rounds = usize::try_from(args.rounds)?;
+    if args.consumer {
+        let wanted = consumer::Wanted::new(&args.only)?;
+        let beds = consumer::Beds::start(&wanted, args.dir.as_deref(), args.url.as_deref()).await?;
+        let mut report = Report::of_consumer(args.quick, beds.place());
+        let ended = consumer::run(&beds, &consumer::Sizes::new(args.quick, rounds), &wanted, &mut report).await;
+        return tell(&report, args, ended);
+    }
     let sizes = if args.quick { Sizes::quick(rounds) } else { Sizes::full(rounds, args.backend) };
     let (report, ended) = match args.backend {
         Kind::Sqlite => {

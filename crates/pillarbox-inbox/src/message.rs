@@ -1,6 +1,6 @@
 //! From a message of a broker to an event, as handlers take it.
 
-use std::fmt::Write as _;
+use std::{borrow::Cow, fmt::Write as _};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -16,6 +16,9 @@ use ulid::Ulid;
 /// The content type of CloudEvents in one document.
 pub(crate) const STRUCTURED: &str = "application/cloudevents+json";
 
+/// A message in structured mode.
+type Document = Map<String, Value>;
+
 /// What is known of a message without its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
@@ -30,13 +33,10 @@ pub(crate) struct Facts {
 /// Reads what can be read: of any message.
 pub(crate) fn facts(message: &Incoming) -> Facts {
     let document = document(message).ok().flatten();
-    let attribute = |name: &str| {
-        let inside = document.as_ref().and_then(|document| document.get(name)).and_then(text);
-        message.attribute(name).map(str::to_owned).or(inside)
-    };
+    let attribute = |name: &str| attribute(message, document.as_ref(), name).map(Cow::into_owned);
     let either = |header: &str, name: &str| message.header(header).map(str::to_owned).or_else(|| attribute(name));
     Facts {
-        id: attribute("id").or_else(|| message.id.clone()).and_then(storable).unwrap_or_else(|| content_id(message)),
+        id: id(message, document.as_ref()),
         event_type: attribute("type").unwrap_or_else(|| message.topic.clone()),
         source: attribute("source"),
         saga_id: either("saga-id", "sagaid"),
@@ -44,21 +44,54 @@ pub(crate) fn facts(message: &Incoming) -> Facts {
     }
 }
 
-/// The event that a message carries.
-pub(crate) fn event(message: &Incoming) -> Result<Event, String> {
-    let document = document(message)?;
-    let attribute = |name: &str| -> Option<String> {
-        let inside = document.as_ref().and_then(|document| document.get(name)).and_then(text);
-        message.attribute(name).map(str::to_owned).or(inside)
-    };
-    let facts = facts(message);
-    let payload = match &document {
+/// What a message is known by when it comes again, and the event that it carries, or why it carries none.
+pub(crate) fn read(message: &Incoming) -> (String, Result<Event, String>) {
+    let document = document(message);
+    let id = id(message, document.as_ref().ok().and_then(Option::as_ref));
+    let event = document.and_then(|document| event(message, document.as_ref(), &id));
+    (id, event)
+}
+
+/// An attribute, beside the payload or in it.
+fn attribute<'a>(message: &'a Incoming, document: Option<&'a Document>, name: &str) -> Option<Cow<'a, str>> {
+    match message.attribute(name) {
+        Some(beside) => Some(beside.into()),
+        None => document.and_then(|document| document.get(name)).and_then(text),
+    }
+}
+
+fn id(message: &Incoming, document: Option<&Document>) -> String {
+    let own = attribute(message, document, "id").map(Cow::into_owned);
+    own.or_else(|| message.id.clone()).and_then(storable).unwrap_or_else(|| content_id(message))
+}
+
+/// Attributes that have a place of their own in an event; the others are headers.
+const KNOWN: [&str; 13] = [
+    "specversion",
+    "id",
+    "source",
+    "type",
+    "time",
+    "subject",
+    "datacontenttype",
+    "dataschema",
+    "partitionkey",
+    "aggregatetype",
+    "tenantid",
+    "data",
+    "data_base64",
+];
+
+fn event(message: &Incoming, document: Option<&Document>, id: &str) -> Result<Event, String> {
+    let attribute = |name: &str| attribute(message, document, name);
+    let payload = match document {
         Some(document) => data(document)?,
         None => payload(&message.content_type, message.payload.clone()),
     };
-    let mut builder = Event::builder(facts.event_type.as_str()).id(event_id(&facts.id)).payload(payload);
+    let event_type = attribute("type").unwrap_or_else(|| message.topic.as_str().into());
+    let mut builder = Event::builder(&*event_type).id(event_id(id)).payload(payload);
     if let Some(aggregate) = attribute("aggregatetype") {
-        builder = builder.aggregate_type(aggregate.as_str());
+        builder = builder.aggregate_type(&*aggregate);
     }
     if let Some(id) = attribute("subject") {
         builder = builder.aggregate_id(id);
@@ -66,7 +99,7 @@ pub(crate) fn event(message: &Incoming) -> Result<Event, String> {
     if let Some(tenant) = attribute("tenantid") {
         builder = builder.tenant(tenant);
     }
-    if let Some(key) = message.key.clone().or_else(|| attribute("partitionkey").map(|key| key.as_str().into())) {
+    if let Some(key) = message.key.clone().or_else(|| attribute("partitionkey").map(|key| (&*key).into())) {
         builder = builder.key(key);
     }
     if let Some(time) = attribute("time").and_then(|time| parse_time(&time)) {
@@ -75,26 +108,11 @@ pub(crate) fn event(message: &Incoming) -> Result<Event, String> {
     for (name, value) in &message.headers {
         builder = builder.header(name.as_str(), value.as_str());
     }
-    let known = [
-        "specversion",
-        "id",
-        "source",
-        "type",
-        "time",
-        "subject",
-        "datacontenttype",
-        "dataschema",
-        "partitionkey",
-        "aggregatetype",
-        "tenantid",
-        "data",
-        "data_base64",
-    ];
-    let beside = message.attributes.iter().map(|(name, value)| (name.clone(), Some(value.clone())));
-    let inside = document.iter().flatten().map(|(name, value)| (name.clone(), text(value)));
-    for (name, value) in beside.chain(inside).filter(|(name, _)| !known.contains(&name.as_str())) {
+    let beside = message.attributes.iter().map(|(name, value)| (name, Some(Cow::from(value))));
+    let inside = document.into_iter().flatten().map(|(name, value)| (name, text(value)));
+    for (name, value) in beside.chain(inside).filter(|(name, _)| !KNOWN.contains(&name.as_str())) {
         if let Some(value) = value {
-            builder = builder.header(name, value);
+            builder = builder.header(name.as_str(), value);
         }
     }
     builder.build().map_err(|error| error.to_string())
@@ -106,8 +124,9 @@ pub(crate) fn is_json(content_type: &str) -> bool {
 }
 
 /// The attributes and the data of a message in structured mode; none if it is in binary mode.
-fn document(message: &Incoming) -> Result<Option<Map<String, Value>>, String> {
-    if !message.content_type.to_ascii_lowercase().starts_with(STRUCTURED) {
+fn document(message: &Incoming) -> Result<Option<Document>, String> {
+    let begins = message.content_type.get(..STRUCTURED.len());
+    if !begins.is_some_and(|begins| begins.eq_ignore_ascii_case(STRUCTURED)) {
         return Ok(None);
     }
     match serde_json::from_slice(&message.payload) {
@@ -118,7 +137,7 @@ fn document(message: &Incoming) -> Result<Option<Map<String, Value>>, String> {
 }
 
 /// The payload that stands in a document, to the byte as far as JSON keeps it.
-fn data(document: &Map<String, Value>) -> Result<Payload, String> {
+fn data(document: &Document) -> Result<Payload, String> {
     let content_type = document.get("datacontenttype").and_then(Value::as_str).unwrap_or(JSON);
     if let Some(bytes) = document.get("data_base64").and_then(Value::as_str) {
         let bytes = STANDARD.decode(bytes).map_err(|error| format!("data_base64 is not base64: {error}"))?;
@@ -177,11 +196,11 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-fn text(value: &Value) -> Option<String> {
+fn text(value: &Value) -> Option<Cow<'_, str>> {
     match value {
-        Value::String(text) => Some(text.clone()),
+        Value::String(text) => Some(text.into()),
         Value::Null | Value::Array(_) | Value::Object(_) => None,
-        other => Some(other.to_string()),
+        other => Some(other.to_string().into()),
     }
 }
 
@@ -232,6 +251,10 @@ mod tests {
 
     use super::*;
 
+    fn event_of(message: &Incoming) -> Result<Event, String> {
+        read(message).1
+    }
+
     fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
         of.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
@@ -260,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_message_in_binary_mode_is_the_event_it_was() {
-        let event = event(&binary()).unwrap();
+        let event = event_of(&binary()).unwrap();
         assert_eq!(event.id().to_string(), "01ARZ3NDEKTSV4RRFFQ69G5FAV");
         assert_eq!(event.event_type().as_str(), "OrderPlaced");
         assert_eq!(event.aggregate_type().as_str(), "Order");
@@ -283,7 +306,7 @@ mod tests {
             payload: Bytes::from_static(payload),
             ..Incoming::default()
         };
-        let event = event(&message).unwrap();
+        let event = event_of(&message).unwrap();
         assert_eq!(event.payload().to::<Value>().unwrap()["total"], 4200);
         assert_eq!(event.key().map(Key::as_str), Some("k"));
         assert_eq!(event.headers().get("n"), Some("7"));
@@ -292,15 +315,15 @@ mod tests {
             payload: Bytes::from_static(br#"{"id":"e","type":"t","datacontenttype":"x/y","data_base64":"AP8="}"#),
             ..message
         };
-        assert_eq!(super::event(&bytes).unwrap().payload().as_bytes()[..], [0, 255]);
+        assert_eq!(event_of(&bytes).unwrap().payload().as_bytes()[..], [0, 255]);
     }
 
     #[test]
     fn a_message_that_is_no_cloud_event_goes_by_its_topic_and_the_brokers_id() {
         let plain = Incoming { topic: "orders".into(), id: Some("m-1".into()), payload: "7".into(), ..<_>::default() };
-        let event = event(&plain).unwrap();
+        let event = event_of(&plain).unwrap();
         assert_eq!(event.event_type().as_str(), "orders");
-        assert_eq!(event.id(), super::event(&plain).unwrap().id(), "the same id each time");
+        assert_eq!(event.id(), event_of(&plain).unwrap().id(), "the same id each time");
         assert_eq!(event.payload().to::<i64>().unwrap(), 7);
         let nameless = Incoming { id: None, ..plain };
         assert_eq!(facts(&nameless).id, facts(&nameless.clone()).id);
@@ -326,10 +349,10 @@ mod tests {
         for (payload, words) in
             [(&b"{"[..], "not JSON"), (b"[]", "not a JSON object"), (br#"{"data_base64":"%"}"#, "base64")]
         {
-            assert!(event(&message(payload)).unwrap_err().contains(words));
+            assert!(event_of(&message(payload)).unwrap_err().contains(words));
         }
         let large = Incoming { topic: "t".into(), payload: vec![b'x'; 2 << 20].into(), ..Incoming::default() };
-        assert!(event(&large).is_err());
+        assert!(event_of(&large).is_err());
     }
 
     #[test]

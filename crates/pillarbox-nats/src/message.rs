@@ -43,8 +43,7 @@ pub(crate) struct About {
 pub(crate) fn incoming(message: async_nats::Message) -> Option<(Incoming, About)> {
     let reply = message.reply?;
     let place = Place::of(&reply)?;
-    // A stream that was deleted and created again counts from 1: only with the time it is a number of its own.
-    let mut id = format!("{}:{}:{}", place.stream, place.sequence, place.nanos);
+    let mut id = None;
     let mut incoming = Incoming { topic: message.subject.to_string(), payload: message.payload, ..Incoming::default() };
     for (name, values) in message.headers.iter().flat_map(HeaderMap::iter) {
         let name: &str = name.as_ref();
@@ -57,13 +56,15 @@ pub(crate) fn incoming(message: async_nats::Message) -> Option<(Incoming, About)
             None if name.eq_ignore_ascii_case("content-type") => {
                 incoming.content_type = values.next().unwrap_or_default();
             }
-            None if name.eq_ignore_ascii_case("nats-msg-id") => id = values.next().unwrap_or(id),
+            None if name.eq_ignore_ascii_case("nats-msg-id") => id = values.next().or(id),
             // Between a server and its clients, and not to be sent again.
             None if name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-")) => {}
             None => incoming.headers.extend(values.map(|value| (name.to_owned(), value))),
         }
     }
-    incoming.id = Some(id);
+    // A stream that was deleted and created again counts from 1: only with the time it is a number of its own.
+    let of_place = || format!("{}:{}:{}", place.stream, place.sequence, place.nanos);
+    incoming.id = Some(id.unwrap_or_else(of_place));
     let about = About { sequence: place.sequence, deliveries: place.deliveries, reply: reply.clone() };
     Some((incoming, about))
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -18,7 +18,7 @@ use async_nats::{
         context::ConsumerInfoErrorKind,
     },
 };
-use futures_util::{StreamExt as _, future::join_all};
+use futures_util::StreamExt as _;
 use pillarbox_core::port::{BoxFuture, Gives, Received, SinkError, Source, Ticket, Tickets};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -230,43 +230,65 @@ impl NatsSource {
             Ok(open) => open,
             Err(error) => return vec![Err(error); tickets.len()],
         };
-        let answers = join_all(tickets.iter().map(|ticket| self.acknowledge_one(&open, *ticket, deadline))).await;
-        let answers: Vec<_> = answers.into_iter().collect();
-        let is_silent = |answer: &Result<(), Unconfirmed>| matches!(answer, Err(Unconfirmed::Silent));
-        if answers.iter().any(is_silent) {
-            self.connection.discard(&open);
-        }
-        let told = |answer: Result<(), Unconfirmed>| {
-            answer.map_err(|unconfirmed| match unconfirmed {
-                Unconfirmed::Void => {
-                    SinkError::failed("the ticket is not good any more: the message comes again, or has come")
-                }
-                Unconfirmed::Silent => self.silent(&open),
-                Unconfirmed::Told(words) => error::unreachable(self.connection.names(), words),
-            })
+        let replies: Vec<Option<Subject>> = {
+            let mut out = self.tickets();
+            tickets.iter().map(|ticket| out.renew(*ticket).map(|(_, reply)| reply)).collect()
         };
-        answers.into_iter().map(told).collect()
+        let told = self.acknowledge_in_order(&open, replies.iter().flatten(), deadline).await;
+        match &told {
+            Ok(()) => {
+                let mut out = self.tickets();
+                tickets.iter().for_each(|ticket| drop(out.take(*ticket)));
+            }
+            Err(Unconfirmed::Silent) => self.connection.discard(&open),
+            Err(Unconfirmed::Told(_)) => {}
+        }
+        let told = told.map_err(|unconfirmed| match unconfirmed {
+            Unconfirmed::Silent => self.silent(&open),
+            Unconfirmed::Told(words) => error::unreachable(self.connection.names(), words),
+        });
+        let void = || SinkError::failed("the ticket is not good any more: the message comes again, or has come");
+        replies.iter().map(|reply| if reply.is_some() { told.clone() } else { Err(void()) }).collect()
     }
 
-    async fn acknowledge_one(&self, open: &Open, ticket: Ticket, deadline: Instant) -> Result<(), Unconfirmed> {
-        let reply = self.tickets().renew(ticket).map(|(_, reply)| reply).ok_or(Unconfirmed::Void)?;
-        // With an inbox for the answer: the server tells when it has taken note.
-        let request = Request::new().payload(AckKind::Ack.into()).timeout(None);
+    /// One after another on one connection, and only the last one is to be answered: the server takes note of a consumer's
+    /// acknowledgements in the order in which they come, so that its word on the last is its word on all.
+    async fn acknowledge_in_order(
+        &self,
+        open: &Open,
+        replies: impl Iterator<Item = &Subject>,
+        deadline: Instant,
+    ) -> Result<(), Unconfirmed> {
         let client = open.jetstream.client();
-        let mut news = open.news.clone();
-        let answer = tokio::select! {
-            biased;
-            answer = timeout_at(deadline, client.send_request(reply, request)) => answer,
-            _ = news.wait_for(|news| news.lost.is_some()) => return Err(Unconfirmed::Silent),
-        };
-        match answer {
-            Ok(Ok(_)) => {
-                self.tickets().take(ticket);
-                Ok(())
+        let statistics = client.statistics();
+        // The client connects again by itself, and what was under way on the connection before may be lost.
+        let connection = statistics.connects.load(Ordering::Relaxed);
+        let telling = async {
+            let mut replies = replies.peekable();
+            while let Some(reply) = replies.next() {
+                if replies.peek().is_some() {
+                    let told = client.publish(reply.clone(), AckKind::Ack.into()).await;
+                    told.map_err(|error| self.unconfirmed(&error))?;
+                } else {
+                    // With an inbox for the answer.
+                    let request = Request::new().payload(AckKind::Ack.into()).timeout(None);
+                    let told = client.send_request(reply.clone(), request).await;
+                    told.map_err(|error| self.unconfirmed(&error))?;
+                }
             }
-            Ok(Err(error)) => Err(Unconfirmed::Told(format!("consumer {}: acknowledgement: {error}", self.name))),
-            Err(_) => Err(Unconfirmed::Silent),
-        }
+            Ok(())
+        };
+        let mut news = open.news.clone();
+        let told = tokio::select! {
+            biased;
+            told = timeout_at(deadline, telling) => told.unwrap_or(Err(Unconfirmed::Silent)),
+            _ = news.wait_for(|news| news.lost.is_some()) => Err(Unconfirmed::Silent),
+        };
+        if statistics.connects.load(Ordering::Relaxed) == connection { told } else { Err(Unconfirmed::Silent) }
+    }
+
+    fn unconfirmed(&self, error: &dyn fmt::Display) -> Unconfirmed {
+        Unconfirmed::Told(format!("consumer {}: acknowledgement: {error}", self.name))
     }
 
     /// Tells something of messages that needs no answer: what does not arrive is as if it was not said.
@@ -314,9 +336,8 @@ impl NatsSource {
     }
 }
 
-/// Why it is not known that a message is acknowledged.
+/// Why it is not known that messages are acknowledged.
 enum Unconfirmed {
-    Void,
     Silent,
     Told(String),
 }

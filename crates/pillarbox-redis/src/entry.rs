@@ -14,8 +14,7 @@ pub(crate) struct Entry {
 impl Entry {
     /// The message that it is. Names and values that are no text are left out, but for the payload.
     pub(crate) fn incoming(self, stream: &str) -> Incoming {
-        // Ids of entries grow with the time: also after a stream was deleted, none comes twice.
-        let mut id = format!("{stream}:{}", self.id);
+        let mut id = None;
         let mut incoming = Incoming { topic: stream.to_owned(), ..Incoming::default() };
         for (name, value) in self.fields {
             let Ok(name) = String::from_utf8(name) else { continue };
@@ -30,7 +29,7 @@ impl Entry {
                 incoming.headers.push((header.to_owned(), value));
             } else {
                 match &*name {
-                    "id" => id = value,
+                    "id" => id = Some(value),
                     "key" => incoming.key = Some(Key::from(value)),
                     "content-type" => incoming.content_type = value,
                     // Of a program that knows nothing of us: a message of several fields.
@@ -38,7 +37,8 @@ impl Entry {
                 }
             }
         }
-        incoming.id = Some(id);
+        // Ids of entries grow with the time: also after a stream was deleted, none comes twice.
+        incoming.id = Some(id.unwrap_or_else(|| format!("{stream}:{}", self.id)));
         incoming
     }
 }

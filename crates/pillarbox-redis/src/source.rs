@@ -325,42 +325,55 @@ impl RedisSource {
         Err(told)
     }
 
+    /// One command for all entries of a stream, which is told how many of them were out.
     async fn acknowledge_batch(&self, tickets: &[Ticket]) -> Vec<Result<(), SinkError>> {
         let Subscription { streams, group, .. } = &self.subscription;
         let void = || SinkError::failed("the ticket is not good any more: the message comes again, or has come");
+        let mut ids: Vec<Vec<String>> = vec![Vec::new(); streams.len()];
+        // By the ticket: the stream, if the ticket is good.
+        let places: Vec<Option<usize>> = {
+            let mut out = self.tickets();
+            let mut note = |ticket: &Ticket| {
+                let ((place, id), ()) = out.renew(*ticket)?;
+                ids[place].push(id);
+                Some(place)
+            };
+            tickets.iter().map(&mut note).collect()
+        };
         let mut pipeline = Pipeline::new();
-        let mut known = Vec::with_capacity(tickets.len());
-        for ticket in tickets {
-            let found = self.tickets().renew(*ticket);
-            if let Some(((place, id), ())) = &found {
-                pipeline.cmd("XACK").arg(&streams[*place]).arg(group).arg(id);
-            }
-            known.push(found.is_some());
+        for (stream, ids) in streams.iter().zip(&ids).filter(|(_, ids)| !ids.is_empty()) {
+            pipeline.cmd("XACK").arg(stream).arg(group).arg(ids);
         }
         if pipeline.is_empty() {
-            return known.iter().map(|_| Err(void())).collect();
+            return places.iter().map(|_| Err(void())).collect();
         }
-        let (mut answers, is_second) = match self.tell(&pipeline).await {
-            Ok((answers, is_second)) => (answers.into_iter(), is_second),
+        let (answers, is_second) = match self.tell(&pipeline).await {
+            Ok(told) => told,
             Err(error) => {
-                return known.iter().map(|is_known| Err(if *is_known { error.clone() } else { void() })).collect();
+                return places.iter().map(|place| Err(if place.is_some() { error.clone() } else { void() })).collect();
             }
         };
-        let mut out = self.tickets();
-        let tell = |(ticket, is_known): (&Ticket, &bool)| match answers.next_if_known(*is_known) {
-            Some(Ok(Value::Int(1..))) => {
-                out.take(*ticket);
-                Ok(())
-            }
-            // It is not out: this one has acknowledged it with the first try, or somebody else has, or the group was made anew.
-            Some(Ok(_)) => {
-                out.take(*ticket);
-                if is_second { Ok(()) } else { Err(void()) }
-            }
+        let mut answers = answers.into_iter();
+        // By the stream: whether its entries are acknowledged.
+        let told = ids.iter().map(|ids| match if ids.is_empty() { None } else { answers.next() } {
+            // Those that were not out were acknowledged by somebody else, and don't come again either.
+            Some(Ok(Value::Int(1..))) => Ok(true),
+            // None was out: this one has acknowledged them with the first try, or the group was made anew.
+            Some(Ok(_)) => Ok(is_second),
             Some(Err(error)) => Err(error::unreachable(self.asking.addr(), &error)),
+            None => Ok(false),
+        });
+        let told: Vec<Result<bool, SinkError>> = told.collect();
+        let mut out = self.tickets();
+        let answer = |(ticket, place): (&Ticket, &Option<usize>)| match place.map(|place| &told[place]) {
+            Some(Err(error)) => Err(error.clone()),
+            Some(Ok(is_done)) => {
+                out.take(*ticket);
+                if *is_done { Ok(()) } else { Err(void()) }
+            }
             None => Err(void()),
         };
-        tickets.iter().zip(&known).map(tell).collect()
+        tickets.iter().zip(&places).map(answer).collect()
     }
 
     /// Entries of this consumer's count as idle for so long.
@@ -414,15 +427,6 @@ impl RedisSource {
         self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// The answers are those to the tickets that are known.
-trait NextIfKnown: Iterator {
-    fn next_if_known(&mut self, is_known: bool) -> Option<Self::Item> {
-        if is_known { self.next() } else { None }
-    }
-}
-
-impl<I: Iterator> NextIfKnown for I {}
 
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)

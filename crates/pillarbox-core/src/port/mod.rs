@@ -29,6 +29,7 @@ mod error;
 mod guard;
 mod inbox;
 mod letters;
+mod marking;
 mod own;
 mod policy;
 mod read;
@@ -52,6 +53,7 @@ pub use error::{StoreError, StoreErrorKind};
 pub use guard::{GuardStore, NAME_LIMIT};
 pub use inbox::{InboxStore, InboxUpkeep};
 pub use letters::{Claim, Letter, LetterAction, LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore};
+pub use marking::{Mark, Marking};
 pub use own::{Joining, NodeView, OwnStore, Released, Renewal, Taken};
 pub use policy::{BackoffSetting, CircuitSettings, RetrySettings};
 pub use read::{

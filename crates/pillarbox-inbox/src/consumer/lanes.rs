@@ -22,7 +22,7 @@ pub(super) struct Job {
     pub(super) ticket: Ticket,
     pub(super) message: Arc<Incoming>,
     /// What it is known by when it comes again.
-    pub(super) id: String,
+    pub(super) id: Arc<str>,
     pub(super) next: Next,
     /// Whether the guard has its mark, made for this job.
     pub(super) marked: Marked,
@@ -103,6 +103,8 @@ impl Lanes {
     pub(super) fn add(&mut self, key: LaneKey, job: Job) {
         self.tickets.insert(job.ticket);
         let lane = self.of_key.entry(key.clone()).or_default();
+        // Most lanes have one, and a queue would begin with room for four.
+        lane.jobs.reserve_exact(1);
         lane.jobs.push_back(job);
         if lane.standing == Standing::Idle {
             lane.standing = Standing::Ready;
@@ -115,7 +117,7 @@ impl Lanes {
     pub(super) fn draw(&mut self, most: usize, now: Instant) -> Vec<Drawn> {
         self.wake(now);
         let mut drawn: Vec<Drawn> = Vec::new();
-        let mut ids: HashSet<String> = HashSet::new();
+        let mut ids: HashSet<Arc<str>> = HashSet::new();
         let mut looked_at = self.ready.len();
         while ids.len() < most.max(1) && looked_at > 0 {
             looked_at -= 1;
@@ -127,14 +129,16 @@ impl Lanes {
                 self.ready.push_back(key);
                 continue;
             }
-            let mut jobs = VecDeque::new();
-            while let Some(job) = lane.jobs.front() {
-                let fits = jobs.is_empty() || works && job.next.works();
+            let mut count = 0;
+            for job in &lane.jobs {
+                let fits = count == 0 || works && job.next.works();
                 if !fits || ids.len() >= most.max(1) || !ids.insert(job.id.clone()) {
                     break;
                 }
-                jobs.extend(lane.jobs.pop_front());
+                count += 1;
             }
+            let all = count == lane.jobs.len();
+            let jobs = if all { std::mem::take(&mut lane.jobs) } else { lane.jobs.drain(..count).collect() };
             if jobs.is_empty() {
                 self.ready.push_back(key);
                 continue;
@@ -243,7 +247,7 @@ mod tests {
         Job {
             ticket: Ticket(number),
             message: Arc::default(),
-            id: number.to_string(),
+            id: number.to_string().into(),
             next: if works { Next::Work(delivery) } else { Next::Handle(delivery) },
             marked: Marked::No,
             by: "".into(),

@@ -224,20 +224,23 @@ impl Shared {
 
     fn take_on(&self, messages: Vec<Received>) {
         self.meters.received.increment(messages.len() as u64);
+        // Read before the lock is taken: workers wait for it with their threads.
+        let jobs: Vec<_> = messages.into_iter().map(|received| self.job(received)).collect();
+        let count = jobs.len();
         let mut lanes = self.lanes.lock();
-        for received in messages {
-            let (key, job) = self.job(received);
-            lanes.add(key, job);
-            self.work.notify_one();
-        }
+        jobs.into_iter().for_each(|(key, job)| lanes.add(key, job));
         self.measure(&lanes);
+        drop(lanes);
+        // Who finds more than it can take wakes the next.
+        (0..count.min(self.settings.workers)).for_each(|_| self.work.notify_one());
     }
 
     /// What is to be done with a message.
     fn job(&self, received: Received) -> (LaneKey, Job) {
         let Received { ticket, deliveries, message } = received;
-        let facts = message::facts(&message);
-        let next = match message::event(&message) {
+        let (id, event) = message::read(&message);
+        let id: Arc<str> = id.into();
+        let next = match event {
             Err(reason) => Next::Park { reason: format!("the message can't be read: {reason}"), attempts: 0 },
             Ok(_) if deliveries > self.settings.max_deliveries => {
                 let earlier = deliveries - 1;
@@ -260,12 +263,16 @@ impl Shared {
                 if takes == Takes::InTx { Next::Work(delivery) } else { Next::Handle(delivery) }
             }
         };
-        let by = pillarbox_core::new_id().to_string().into();
+        // Only who works in no transaction asks the guard.
+        let by = match &next {
+            Next::Work(_) => self.name.clone(),
+            Next::Handle(_) | Next::Park { .. } => pillarbox_core::new_id().to_string().into(),
+        };
         let key = match &message.key {
             Some(key) => LaneKey::Key(key.as_str().into()),
-            None => LaneKey::Alone(facts.id.as_str().into()),
+            None => LaneKey::Alone(id.clone()),
         };
-        (key, Job { ticket, message: Arc::new(message), id: facts.id, next, marked: Marked::No, by, setbacks: 0 })
+        (key, Job { ticket, message: Arc::new(message), id, next, marked: Marked::No, by, setbacks: 0 })
     }
 
     /// Tells the broker what is dealt with, many at a time.
@@ -365,7 +372,7 @@ impl Shared {
                 if let Err(error) = guard.release_by(&self.name, &worker::mark(job), &job.by).await {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
-                        id = job.id,
+                        id = &*job.id,
                         "a mark could not be taken off: the message is dropped when it comes again, until the mark's time is over"
                     );
                 }

@@ -108,7 +108,7 @@ impl Worker {
                 .iter()
                 .flat_map(|drawn| &drawn.jobs)
                 .filter_map(|job| match &job.next {
-                    Next::Work(delivery) => Some((job.id.as_str(), delivery)),
+                    Next::Work(delivery) => Some((&*job.id, delivery)),
                     Next::Handle(_) | Next::Park { .. } => None,
                 })
                 .collect();
@@ -142,8 +142,11 @@ impl Worker {
                 shared.dealt_with.lock().extend(tickets);
                 shared.done.notify_one();
                 let mut lanes = shared.lanes.lock();
-                drawn.drain(..).for_each(|drawn| lanes.end(&drawn.lane, VecDeque::new(), None));
-                if lanes.is_ready() {
+                drawn.iter().for_each(|drawn| lanes.end(&drawn.lane, VecDeque::new(), None));
+                let is_more = lanes.is_ready();
+                // The messages are dropped by the caller, when others have the lock.
+                drop(lanes);
+                if is_more {
                     shared.work.notify_one();
                 }
                 true
@@ -251,7 +254,7 @@ impl Worker {
             }
             Verdict::Retry { attempts, after, error } => {
                 shared.meters.failed.increment(1);
-                tracing::warn!(consumer = %shared.name, id = job.id, attempts, ?after, error, "the message failed and is tried again");
+                tracing::warn!(consumer = %shared.name, id = &*job.id, attempts, ?after, error, "the message failed and is tried again");
                 if let Next::Handle(delivery) | Next::Work(delivery) = &mut job.next {
                     *delivery = with(delivery, |record| record.attempts = attempts);
                 }
@@ -314,7 +317,7 @@ impl Worker {
             Err(error) => {
                 job.marked = Marked::Perhaps;
                 shared.meters.errors.increment(1);
-                tracing::warn!(consumer = %shared.name, id = job.id, error = &error as &dyn std::error::Error, "the guard can't be asked: the message waits");
+                tracing::warn!(consumer = %shared.name, id = &*job.id, error = &error as &dyn std::error::Error, "the guard can't be asked: the message waits");
                 Some(Passed::Not)
             }
         }
@@ -328,14 +331,14 @@ impl Worker {
         match shared.letters.park(&parked).await {
             Ok(letter) => {
                 shared.meters.parked.increment(1);
-                tracing::error!(consumer = %shared.name, id = job.id, %letter, attempts, reason, "the message was given up: it is in the dead letter queue");
+                tracing::error!(consumer = %shared.name, id = &*job.id, %letter, attempts, reason, "the message was given up: it is in the dead letter queue");
                 if let Some(guard) = shared.guard.as_ref().filter(|_| job.marked != Marked::No)
                     && let Err(error) = guard.release_by(&shared.name, &mark(&job), &job.by).await
                 {
                     // No harm: a replay has a mark of its own.
                     tracing::debug!(
                         error = &error as &dyn std::error::Error,
-                        id = job.id,
+                        id = &*job.id,
                         "a mark could not be taken off"
                     );
                 }
@@ -343,7 +346,7 @@ impl Worker {
             }
             Err(error) => {
                 shared.meters.errors.increment(1);
-                tracing::error!(consumer = %shared.name, id = job.id, error = &error as &dyn std::error::Error, reason, "a message can't be put into the dead letter queue: it is held, and tried again");
+                tracing::error!(consumer = %shared.name, id = &*job.id, error = &error as &dyn std::error::Error, reason, "a message can't be put into the dead letter queue: it is held, and tried again");
                 let pause = setback(&mut job);
                 Fate::Again(job, pause)
             }
@@ -357,7 +360,7 @@ impl Worker {
 
     fn known(&self, job: &Job) -> Fate {
         self.shared.meters.duplicates.increment(1);
-        tracing::debug!(consumer = %self.shared.name, id = job.id, "the message is known already");
+        tracing::debug!(consumer = %self.shared.name, id = &*job.id, "the message is known already");
         self.over(job)
     }
 
@@ -384,7 +387,7 @@ fn setback(job: &mut Job) -> Duration {
 pub(super) fn mark(job: &Job) -> String {
     match job.message.header(REPLAY_NUMBER) {
         Some(number) => format!("{}#{number}", job.id),
-        None => job.id.clone(),
+        None => job.id.to_string(),
     }
 }
 

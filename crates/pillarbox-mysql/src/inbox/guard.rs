@@ -3,17 +3,37 @@
 //! The first statement marks what has no mark, and its count says whether that was all: one round trip. Otherwise a second one
 //! takes over what has lapsed, and a third reads what is marked with the number of this call. Each is atomic by itself, and each
 //! mark by its row: of callers at once one inserts or changes it. When the process dies between two of them, some messages
-//! are marked by this caller, until their time is over.
+//! are marked by this caller, until their time is over. Callers at once share these statements, and their commits.
 //!
 //! The numbers of calls are random: names of callers may come again, and who has a message already is told `false`.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use pillarbox_core::port::{BoxFuture, GuardStore, StoreError};
+use pillarbox_core::port::{BoxFuture, GuardStore, Mark, StoreError};
 use sqlx::Row as _;
 
 use super::MySqlInbox;
 use crate::{connection::retried, error, own::micros, tables::statements};
+
+/// The marks of a list.
+macro_rules! asked {
+    () => {
+        "json_table(?, '$[*]' columns (
+            c varchar(200) character set utf8mb4 path '$[0]', m varchar(200) character set utf8mb4 path '$[1]',
+            b longtext character set utf8mb4 path '$[2]', t bigint path '$[3]')) as given"
+    };
+}
+
+/// The same, with those that are there by primary key, in the order of the list.
+macro_rules! asked_and_there {
+    () => {
+        concat!(
+            asked!(),
+            " straight_join {guard} force index (primary)
+            on consumer = cast(given.c as binary) and message = cast(given.m as binary)"
+        )
+    };
+}
 
 /// The messages of a list, with their marks by primary key, in the order of the list.
 macro_rules! given {
@@ -25,17 +45,20 @@ macro_rules! given {
 
 statements!(GuardSql {
     /// By primary key. Callers have checked the names, so there is nothing to ignore but marks that stand.
-    take: "insert ignore into {guard} (consumer, message, taken_by, taken_in, expires_at)
-        select cast(? as binary), cast(m as binary), cast(? as binary), ?, {now} + interval ? microsecond
-        from json_table(?, '$[*]' columns (m varchar(200) character set utf8mb4 path '$')) as given",
+    take: concat!(
+        "insert ignore into {guard} (consumer, message, taken_by, taken_in, expires_at)
+        select cast(c as binary), cast(m as binary), cast(b as binary), ?, {now} + interval t microsecond
+        from ",
+        asked!()
+    ),
     /// By primary key, as those that follow.
     take_over: concat!(
         "update ",
-        given!(),
-        " set taken_by = cast(? as binary), taken_in = ?, expires_at = {now} + interval ? microsecond
+        asked_and_there!(),
+        " set taken_by = cast(given.b as binary), taken_in = ?, expires_at = {now} + interval given.t microsecond
         where expires_at <= {now}"
     ),
-    taken: concat!("select message from ", given!(), " where taken_in = ?"),
+    taken: concat!("select consumer, message from ", asked_and_there!(), " where taken_in = ?"),
     release: concat!("delete {guard} from ", given!(), " where taken_by = cast(? as binary)"),
     /// By the index on their end.
     purge: "delete from {guard} where expires_at <= {now} order by expires_at limit ?",
@@ -50,13 +73,24 @@ impl GuardStore for MySqlInbox {
         ttl: Duration,
     ) -> BoxFuture<'a, Result<Vec<bool>, StoreError>> {
         Box::pin(async move {
-            if messages.is_empty() {
-                return Ok(Vec::new());
+            let mark = |message: &&str| Mark {
+                consumer: consumer.to_owned(),
+                message: (*message).to_owned(),
+                by: by.to_owned(),
+                ttl,
+            };
+            match messages {
+                [] => Ok(Vec::new()),
+                [message] => {
+                    let inbox = self.clone();
+                    let ask = move |marks: Arc<[Mark]>| {
+                        let inbox = inbox.clone();
+                        async move { inbox.take_all(&marks).await }
+                    };
+                    Ok(vec![self.0.marking.take(mark(message), ask).await?])
+                }
+                messages => self.take_all(&messages.iter().map(mark).collect::<Vec<_>>()).await,
             }
-            let list = super::ascending(messages)?;
-            // The same at each try: what an earlier one has marked is this call's.
-            let call = fastrand::u64(..);
-            retried(|| self.take_once(consumer, messages, &list, by, call, ttl)).await
         })
     }
 
@@ -94,30 +128,41 @@ impl GuardStore for MySqlInbox {
 }
 
 impl MySqlInbox {
+    async fn take_all(&self, marks: &[Mark]) -> Result<Vec<bool>, StoreError> {
+        let mut sorted: Vec<_> =
+            marks.iter().map(|mark| (&mark.consumer, &mark.message, &mark.by, micros(mark.ttl))).collect();
+        sorted.sort_unstable();
+        let list = &serde_json::to_string(&sorted).map_err(error::unreadable)?;
+        // The same at each try: what an earlier one has marked is this call's.
+        let call = fastrand::u64(..);
+        let Some(taken) = retried(|| self.take_once(marks.len(), list, call)).await? else {
+            return Ok(vec![true; marks.len()]);
+        };
+        let is_taken = |mark: &Mark| taken.contains(&(mark.consumer.clone().into_bytes(), mark.message.clone().into()));
+        Ok(marks.iter().map(is_taken).collect())
+    }
+
+    /// The consumers and messages that were marked, or nothing if all were.
     async fn take_once(
         &self,
-        consumer: &str,
-        messages: &[&str],
+        count: usize,
         list: &str,
-        by: &str,
         call: u64,
-        ttl: Duration,
-    ) -> Result<Vec<bool>, StoreError> {
+    ) -> Result<Option<HashSet<(Vec<u8>, Vec<u8>)>>, StoreError> {
         let sql = &self.0.sql.guard;
         let mut entered = self.0.marks.enter().await?;
-        let take = sqlx::query(sql.take.clone()).bind(consumer).bind(by).bind(call).bind(micros(ttl)).bind(list);
+        let take = sqlx::query(sql.take.clone()).bind(call).bind(list);
         let marked = take.execute(&mut *entered).await.map_err(error::of)?.rows_affected();
-        if marked == messages.len() as u64 {
+        if marked == count as u64 {
             entered.done();
-            return Ok(vec![true; messages.len()]);
+            return Ok(None);
         }
-        let take_over = sqlx::query(sql.take_over.clone()).bind(list).bind(consumer).bind(by).bind(call);
-        take_over.bind(micros(ttl)).execute(&mut *entered).await.map_err(error::of)?;
-        let taken = sqlx::query(sql.taken.clone()).bind(list).bind(consumer).bind(call);
+        let take_over = sqlx::query(sql.take_over.clone()).bind(list).bind(call);
+        take_over.execute(&mut *entered).await.map_err(error::of)?;
+        let taken = sqlx::query(sql.taken.clone()).bind(list).bind(call);
         let taken = taken.fetch_all(&mut *entered).await.map_err(error::of)?;
         entered.done();
-        let taken = taken.iter().map(|row| row.try_get(0)).collect::<Result<HashSet<&[u8]>, _>>();
-        let taken = taken.map_err(error::of)?;
-        Ok(messages.iter().map(|message| taken.contains(message.as_bytes())).collect())
+        let taken = taken.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+        taken.collect::<Result<_, sqlx::Error>>().map(Some).map_err(error::of)
     }
 }

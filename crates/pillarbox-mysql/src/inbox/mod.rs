@@ -15,7 +15,7 @@ use std::{
 
 use pillarbox_core::{
     domain::{Timestamp, bucket::Buckets},
-    port::{StoreError, StoreErrorKind},
+    port::{Marking, StoreError, StoreErrorKind},
 };
 use sqlx::Row as _;
 
@@ -43,6 +43,8 @@ pub(crate) struct Inner {
     names: Names,
     /// For the guard, which is asked before every message.
     marks: Line,
+    /// Those who ask it at once.
+    marking: Marking,
     /// For everything else.
     upkeep: Line,
     pub(crate) sql: Sql,
@@ -79,6 +81,7 @@ impl MySqlInbox {
     fn of(store: &MySqlStore, names: Names) -> Self {
         Self(Arc::new(Inner {
             marks: store.0.settles.beside(),
+            marking: Marking::default(),
             upkeep: store.0.settles.beside(),
             store: store.clone(),
             sql: Sql {

@@ -1,11 +1,11 @@
 //! Marks of messages that a consumer has begun to deal with.
 //!
 //! Each call is one statement, and one round trip: the primary key decides between callers at once. Messages go in ascending
-//! order, so that two calls wait for each other and never in a circle.
+//! order, so that two calls wait for each other and never in a circle. Callers at once share a statement, and its commit.
 
-use std::{borrow::Cow, collections::HashSet, time::Duration};
+use std::{borrow::Cow, collections::HashSet, sync::Arc, time::Duration};
 
-use pillarbox_core::port::{BoxFuture, GuardStore, StoreError};
+use pillarbox_core::port::{BoxFuture, GuardStore, Mark, StoreError};
 use sqlx::Row as _;
 
 use super::{PostgresInbox, text::kept};
@@ -14,12 +14,12 @@ use crate::{error, own::micros, tables::statements};
 statements!(GuardSql {
     /// By primary key. A mark whose time is over is taken over.
     take: "insert into {guard} as mark (consumer, message, taken_by, expires_at)
-        select $1, message, $3, {now} + $4::bigint * interval '1 microsecond'
-        from unnest($2::text[]) as given (message)
-        order by message collate \"C\"
+        select consumer, message, taken_by, {now} + ttl * interval '1 microsecond'
+        from unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) as given (consumer, message, taken_by, ttl)
+        order by consumer collate \"C\", message collate \"C\"
         on conflict (consumer, message) do update set taken_by = excluded.taken_by, expires_at = excluded.expires_at
             where mark.expires_at <= {now}
-        returning message",
+        returning consumer, message",
     /// By primary key.
     release: "delete from {guard} where consumer = $1 and message = any($2::text[]) and taken_by = $3",
     /// By the index on their end, and then by place: they are locked, and don't move. Those that are being taken over are
@@ -36,28 +36,26 @@ impl GuardStore for PostgresInbox {
         by: &'a str,
         ttl: Duration,
     ) -> BoxFuture<'a, Result<Vec<bool>, StoreError>> {
-        Box::pin(self.0.store.within(async move {
-            if messages.is_empty() {
-                return Ok(Vec::new());
+        Box::pin(async move {
+            let mark = |message: &&str| Mark {
+                consumer: consumer.to_owned(),
+                message: (*message).to_owned(),
+                by: by.to_owned(),
+                ttl,
+            };
+            match messages {
+                [] => Ok(Vec::new()),
+                [message] => {
+                    let inbox = self.clone();
+                    let ask = move |marks: Arc<[Mark]>| {
+                        let inbox = inbox.clone();
+                        async move { inbox.take_all(&marks).await }
+                    };
+                    Ok(vec![self.0.marking.take(mark(message), ask).await?])
+                }
+                messages => self.take_all(&messages.iter().map(mark).collect::<Vec<_>>()).await,
             }
-            let names = kept_each(messages);
-            let mut entered = self.0.marks.enter().await?;
-            let taken = self
-                .0
-                .store
-                .query(&self.0.sql.guard.take)
-                .bind(kept(consumer))
-                .bind(&names)
-                .bind(kept(by))
-                .bind(micros(ttl))
-                .fetch_all(entered.begin_one().await.map_err(error::of)?)
-                .await
-                .map_err(error::of)?;
-            entered.end_one().await?;
-            let taken = taken.iter().map(|row| row.try_get(0)).collect::<Result<HashSet<&str>, _>>();
-            let taken = taken.map_err(error::of)?;
-            Ok(names.iter().map(|name| taken.contains(&**name)).collect())
-        }))
+        })
     }
 
     fn release<'a>(
@@ -86,6 +84,36 @@ impl GuardStore for PostgresInbox {
             entered.end_one().await?;
             Ok(purged.rows_affected())
         }))
+    }
+}
+
+impl PostgresInbox {
+    async fn take_all(&self, marks: &[Mark]) -> Result<Vec<bool>, StoreError> {
+        let store = &self.0.store;
+        let texts = |of: fn(&Mark) -> &str| marks.iter().map(|mark| kept(of(mark))).collect::<Vec<_>>();
+        let (consumers, messages) = (texts(|mark| &mark.consumer), texts(|mark| &mark.message));
+        let taking = store.within(async {
+            let mut entered = self.0.marks.enter().await?;
+            let taken = store
+                .query(&self.0.sql.guard.take)
+                .bind(&consumers)
+                .bind(&messages)
+                .bind(texts(|mark| &mark.by))
+                .bind(marks.iter().map(|mark| micros(mark.ttl)).collect::<Vec<_>>())
+                .fetch_all(entered.begin_one().await.map_err(error::of)?)
+                .await
+                .map_err(error::of)?;
+            entered.end_one().await?;
+            Ok(taken)
+        });
+        let taken = taking.await?;
+        let taken = taken.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+        let taken = taken.collect::<Result<HashSet<(&str, &str)>, sqlx::Error>>().map_err(error::of)?;
+        Ok(consumers
+            .iter()
+            .zip(&messages)
+            .map(|(consumer, message)| taken.contains(&(&**consumer, &**message)))
+            .collect())
     }
 }
 

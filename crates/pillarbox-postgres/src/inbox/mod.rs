@@ -16,7 +16,7 @@ use std::{
 
 use pillarbox_core::{
     domain::{Timestamp, bucket::Buckets},
-    port::{StoreError, StoreErrorKind},
+    port::{Marking, StoreError, StoreErrorKind},
 };
 use sqlx::Row as _;
 
@@ -43,6 +43,8 @@ pub(crate) struct Inner {
     names: Names,
     /// For the guard, which is asked before every message.
     marks: Line,
+    /// Those who ask it at once.
+    marking: Marking,
     /// For everything else.
     upkeep: Line,
     pub(crate) sql: Sql,
@@ -76,6 +78,7 @@ impl PostgresInbox {
     fn of(store: &PostgresStore, names: Names) -> Self {
         Self(Arc::new(Inner {
             marks: store.0.settles.beside(),
+            marking: Marking::default(),
             upkeep: store.0.settles.beside(),
             store: store.clone(),
             sql: Sql {
