@@ -14,8 +14,8 @@ pub(crate) fn command(message: &Message, options: &Options) -> Result<Cmd, SinkE
         let (size, largest) = (message.payload.len(), options.largest);
         return Err(SinkError::rejected(format_args!("the payload has {size} bytes, and {largest} are the most")));
     }
-    let mut command = redis::cmd("XADD");
-    command.arg(&*message.topic);
+    let mut command = with_room_for(message);
+    command.arg("XADD").arg(&*message.topic);
     if let Some(entries) = options.max_len {
         command.arg("MAXLEN").arg(if options.exact_max_len { "=" } else { "~" }).arg(entries);
     }
@@ -24,14 +24,28 @@ pub(crate) fn command(message: &Message, options: &Options) -> Result<Cmd, SinkE
         command.arg("key").arg(key.as_str());
     }
     command.arg("content-type").arg(&*message.content_type);
-    for (name, value) in &message.attributes {
-        command.arg(format!("ce_{name}")).arg(value);
-    }
-    for (name, value) in &message.headers {
-        command.arg(format!("header_{name}")).arg(value);
-    }
+    let mut field = String::with_capacity(64);
+    let mut named = |prefix: &str, name: &str, value: &str| {
+        field.clear();
+        field.push_str(prefix);
+        field.push_str(name);
+        command.arg(&field).arg(value);
+    };
+    message.attributes.iter().for_each(|(name, value)| named("ce_", name, value));
+    message.headers.iter().for_each(|(name, value)| named("header_", name, value));
     command.arg("payload").arg(&message.payload[..]);
     Ok(command)
+}
+
+/// A command that grows no more: its words are copied once.
+fn with_room_for(message: &Message) -> Cmd {
+    let names = message.attributes.iter().map(|(name, value)| name.len() + value.len());
+    let headers = message.headers.iter().map(|(name, value)| name.len() + value.len());
+    let (count, bytes) = names.chain(headers).fold((0, 0), |(count, bytes), pair| (count + 1, bytes + pair + 8));
+    // The rest has names of ours, an id, and a number.
+    let of_key = message.key.as_ref().map_or(0, |key| key.as_str().len());
+    let others = message.topic.len() + of_key + message.content_type.len() + message.payload.len() + 96;
+    Cmd::with_capacity(2 * count + 16, bytes + others)
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! From an event to a message: CloudEvents 1.0.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt::Write as _};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use pillarbox_core::{
     Event,
-    domain::{Headers, Key},
+    domain::{Headers, Key, Timestamp},
     port::Message,
 };
 use serde_json::{Map, Value, json, value::RawValue};
@@ -56,21 +56,30 @@ pub(crate) fn traced(event: &Event, trace: Option<&Headers>, target: Target, mod
 
 /// The attributes, in the order of the specification; then those of the partitioning extension, and Pillarbox's own.
 fn attributes(event: &Event, key: Option<&Key>, source: &str) -> Vec<(Cow<'static, str>, String)> {
-    let mut attributes = vec![
-        ("specversion", "1.0".to_owned()),
-        ("id", event.id().to_string()),
-        ("source", source.to_owned()),
-        ("type", event.event_type().to_string()),
-        ("time", event.occurred_at().to_string()),
-        ("aggregatetype", event.aggregate_type().to_string()),
-    ];
-    let optional = [
-        ("subject", event.aggregate_id().map(str::to_owned)),
-        ("partitionkey", key.map(ToString::to_string)),
-        ("tenantid", event.tenant_id().map(str::to_owned)),
-    ];
-    attributes.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
-    attributes.into_iter().map(|(name, value)| (name.into(), value)).collect()
+    let mut attributes = Vec::with_capacity(9);
+    let mut add = |name: &'static str, value: String| attributes.push((Cow::Borrowed(name), value));
+    add("specversion", "1.0".to_owned());
+    add("id", event.id().to_string());
+    add("source", source.to_owned());
+    add("type", event.event_type().as_str().to_owned());
+    add("time", time(event.occurred_at()));
+    add("aggregatetype", event.aggregate_type().as_str().to_owned());
+    let optional =
+        [("subject", event.aggregate_id()), ("partitionkey", key.map(Key::as_str)), ("tenantid", event.tenant_id())];
+    for (name, value) in optional {
+        if let Some(value) = value {
+            add(name, value.to_owned());
+        }
+    }
+    attributes
+}
+
+/// With room from the beginning: a number at a time, its text would grow again and again.
+fn time(at: Timestamp) -> String {
+    let mut text = String::with_capacity(32);
+    // A string takes everything.
+    let _ = write!(text, "{at}");
+    text
 }
 
 fn structured(event: &Event, attributes: Vec<(Cow<'static, str>, String)>) -> Bytes {
