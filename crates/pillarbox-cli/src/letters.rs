@@ -20,7 +20,7 @@ const CHECK_WITHIN: Duration = Duration::from_secs(10);
 /// Which outbox, which consumers, and where replays go.
 #[derive(Debug, Args)]
 pub(crate) struct Place {
-    /// A configuration as that of the relay: its [outbox] is the database, its [sinks.*] are where replayed letters go;
+    /// A configuration as that of the relay: its outbox is the database, its sinks are where replayed letters go;
     /// `pillarbox config --reference` prints one with everything in it.
     #[arg(short, long, value_name = "FILE", env = "PILLARBOX_CONFIG")]
     config: Option<PathBuf>,
