@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use pillarbox_core::port::{SinkErrorKind, Source as _};
+use pillarbox_core::port::{Received, SinkErrorKind, Source};
 use tokio::time::timeout;
 
 use super::{
@@ -23,16 +23,25 @@ pub async fn a_receive_that_is_dropped_loses_nothing<P: Place>() {
         }
         let span = Duration::from_micros(300 * round);
         if let Ok(came) = timeout(span, source.receive(2)).await {
-            for came in unless_unavailable(came) {
-                assert_eq!(source.acknowledge(&[came.ticket]).await, [Ok(())]);
-                left.remove(&id(&came));
-            }
+            acknowledge_some(&source, unless_unavailable(came), &mut left).await;
         }
     }
     while !left.is_empty() {
-        for came in receive(&source, 1).await {
-            assert_eq!(source.acknowledge(&[came.ticket]).await, [Ok(())]);
-            left.remove(&id(&came));
+        let came = receive(&source, 1).await;
+        acknowledge_some(&source, came, &mut left).await;
+    }
+}
+
+/// Acknowledges what came. A receive that was dropped while it connected may cost the connection that follows it, where a
+/// server lets each client have one: what is not acknowledged then comes again.
+async fn acknowledge_some(source: &impl Source, came: Vec<Received>, left: &mut BTreeSet<String>) {
+    for came in came {
+        match source.acknowledge(&[came.ticket]).await.as_slice() {
+            [Ok(())] => {
+                left.remove(&id(&came));
+            }
+            [Err(error)] if error.kind() == SinkErrorKind::Unavailable => {}
+            other => panic!("{other:?}"),
         }
     }
 }
