@@ -97,7 +97,7 @@ fn wanted_of_inbox(name: &str) -> &'static [&'static str] {
         "guard release" => &["using inbox_guard_pkey"],
         "guard purge" => &["Tid Scan on inbox_guard", "using inbox_guard_expiry"],
         "letters insert" => &["Insert on inbox_letter"],
-        "letters replace" | "letters find" => &["using inbox_letter_pkey"],
+        "letters replace" | "letters find" | "letters acted" => &["using inbox_letter_pkey"],
         "letters list" => &["using inbox_letter_newest"],
         "letters list_status" | "letters count_status" => &["using inbox_letter_status"],
         "letters purge" => &["using inbox_letter_pkey", "using inbox_letter_finished"],
