@@ -258,11 +258,12 @@ async fn others<S: Store>(outbox: &Outbox<S>) -> Result<String, StoreError> {
     Ok(format!("none of this type, but {}", kinds.join(", ")))
 }
 
-/// The payload, as far as it can be shown.
+/// The payload, as far as it can be shown: JSON as it was written.
 fn shown(event: &Event, codecs: &Codecs) -> String {
     let payload = event.payload();
-    codecs.decode::<Value>(payload).map_or_else(
-        |_| format!("{} bytes of {}", payload.len(), payload.content_type()),
-        |value| format!("{} {value}", event.event_type()),
-    )
+    let Ok(value) = codecs.decode::<Value>(payload) else {
+        return format!("{} bytes of {}", payload.len(), payload.content_type());
+    };
+    let text = std::str::from_utf8(payload.as_bytes()).ok().filter(|_| payload.content_type() == "application/json");
+    text.map_or_else(|| format!("{} {value}", event.event_type()), |text| format!("{} {text}", event.event_type()))
 }

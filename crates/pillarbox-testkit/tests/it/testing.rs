@@ -513,9 +513,9 @@ async fn an_assertion_that_fails_shows_what_was_written_instead() {
         text.await,
         "assert_written: no such event was written\n  \
          asked for: OrderPlaced { order_id: \"7\", total_cents: 1, .. }\n  written of this type:\n    \
-         OrderPlaced {\"note\":null,\"orderId\":\"8\",\"totalCents\":4200}\n      \
+         OrderPlaced {\"orderId\":\"8\",\"totalCents\":4200,\"note\":null}\n      \
          order_id is \"8\", and not \"7\"\n      total_cents is 4200, and not 1\n    \
-         OrderPlaced {\"note\":null,\"orderId\":\"7\",\"totalCents\":4200}\n      total_cents is 4200, and not 1"
+         OrderPlaced {\"orderId\":\"7\",\"totalCents\":4200,\"note\":null}\n      total_cents is 4200, and not 1"
     );
 }
 
@@ -528,8 +528,8 @@ async fn an_assertion_that_counts_says_how_many_there_are() {
         text,
         "assert_written: written 1 times, and not 2\n  asked for: OrderPlaced { order_id: \"7\", .. }\n  \
          written of this type:\n    \
-         OrderPlaced {\"note\":null,\"orderId\":\"7\",\"totalCents\":4200}  <- as asked for\n    \
-         OrderPlaced {\"note\":null,\"orderId\":\"8\",\"totalCents\":4200}\n      order_id is \"8\", and not \"7\""
+         OrderPlaced {\"orderId\":\"7\",\"totalCents\":4200,\"note\":null}  <- as asked for\n    \
+         OrderPlaced {\"orderId\":\"8\",\"totalCents\":4200,\"note\":null}\n      order_id is \"8\", and not \"7\""
     );
     let text = failure(async { assert_not_written!(outbox, OrderPlaced) }).await;
     assert!(
