@@ -38,9 +38,10 @@
 //! itself, only by others that take it over.
 //!
 //! # When the lease is ended before its time
-//! Only a process that has joined under the same name does that: the same service, started again before this process was
+//! Mostly that is a process that has joined under the same name: the same service, started again before this process was
 //! gone, or one that was given the name of another by mistake. If the node joined again at once, the two would end each
-//! other's lease in turn, and deliver little in between. So it stands back for as long as a lease lasts, and says why.
+//! other's lease in turn, and deliver little in between. So it stands back for as long as a lease lasts, and says why. A
+//! database whose clock jumps, and a machine that was put to sleep, look the same from here: they cost that time, too.
 
 use std::{
     collections::BTreeMap,
