@@ -343,6 +343,7 @@ impl MySqlStore {
             snapshot = true;
             connection.execute("start transaction with consistent snapshot, read only").await?;
             reading = Reading::new(scan, safe, swept.clone());
+            pick.again();
         }
         let rows = self.read_picked(connection, &reading.picked).await?;
         if snapshot {

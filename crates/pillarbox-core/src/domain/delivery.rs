@@ -70,6 +70,10 @@ impl Delivery {
         &self.record
     }
 
+    pub(crate) fn into_record(self) -> Record {
+        self.record
+    }
+
     /// The database's number for the event.
     pub fn seq(&self) -> Seq {
         self.record.seq

@@ -239,10 +239,11 @@ impl Reader {
         let limit = room.min(shared.settings.page_size);
         let scan = Scan { partitions: active, after: &after, limit, skip_recent: shared.settings.skip_recent };
         let read = Read::begin_page(&shared.flight);
-        let mut sieve = Sieve { flight: &shared.flight };
+        let mut sieve = PageSieve { flight: &shared.flight };
         let page = shared.store.page(scan, &mut sieve).await?;
         shared.database_time_is(page.now);
-        let ready = self.place(page.rows, page.now);
+        let rows = shared.flight.lock().with_shown(page.rows);
+        let ready = self.place(rows, page.now);
         let (confirmed, signals) = {
             let mut flight = shared.flight.lock();
             // Partitions that were activated or lost meanwhile have moved the position.
@@ -290,6 +291,21 @@ struct Sieve<'a> {
 impl Pick for Sieve<'_> {
     fn pick(&mut self, candidate: Candidate<'_>) -> bool {
         self.flight.lock().wants(candidate, Instant::now())
+    }
+}
+
+/// The same for the rows of a page, some of which need not be read.
+struct PageSieve<'a> {
+    flight: &'a Mutex<Flight>,
+}
+
+impl Pick for PageSieve<'_> {
+    fn pick(&mut self, candidate: Candidate<'_>) -> bool {
+        self.flight.lock().wants_of_page(candidate, Instant::now())
+    }
+
+    fn again(&mut self) {
+        self.flight.lock().page_begins_again();
     }
 }
 

@@ -14,7 +14,7 @@ use super::{
     context::Providers,
     dedup::{Duplicate, Sorted, keep_first},
     error::WriteError,
-    flight::Job,
+    flight::{Job, OfKey},
     hook::{WriterHook, observe},
     shared::Shared,
 };
@@ -124,8 +124,8 @@ impl Writer {
         let begun = Instant::now();
         let seqs = store.insert(tx, &rows).instrument(span).await?;
         let ids: Vec<EventId> = rows.iter().map(|row| row.event.id()).collect();
-        let Reserved { jobs, keys, announce } = self.reserve(rows, &seqs, begun);
-        if jobs.iter().any(has_key) {
+        let Reserved { jobs, of_keys, announce } = self.reserve(rows, &seqs, begun);
+        if of_keys.iter().any(|of_key| of_key.is_expected) {
             // To read what comes before them, while the transaction is still open.
             self.shared.read.notify_one();
         }
@@ -133,7 +133,7 @@ impl Writer {
             observe("after_write", || hook.after_write(&ids));
         }
         let hooks = self.hooks.iter().filter(|hook| hook.observes_end()).cloned().collect();
-        Ok(Written { shared: self.shared.clone(), ids, answers, duplicates, reserved: jobs, keys, announce, hooks })
+        Ok(Written { shared: self.shared.clone(), ids, answers, duplicates, reserved: jobs, of_keys, announce, hooks })
     }
 
     fn rows(&self, batch: Vec<Event>) -> Result<Vec<NewRow>, WriteError> {
@@ -172,7 +172,7 @@ impl Writer {
         let created_at = shared.database_time();
         let expires = begun + shared.settings.reservation_ttl;
         let hints = shared.store.wants_hints();
-        let (mut jobs, mut keys, mut announce) = (Vec::new(), Vec::new(), Announce::default());
+        let (mut jobs, mut of_keys, mut announce) = (Vec::new(), Vec::new(), Announce::default());
         let mut flight = shared.flight.lock();
         for (NewRow { event, partition }, seq) in rows.into_iter().zip(seqs.iter().copied()) {
             let owned = flight.owned.is_active(partition);
@@ -180,24 +180,26 @@ impl Writer {
                 announce.delayed += 1;
                 continue;
             }
-            let epoch = match event.key() {
+            let key = event.key().cloned();
+            let record = Record { seq, partition, event, attempts: 0, starts: 0, progress: None, created_at };
+            let is_hot = if let Some(key) = key {
                 // Whoever owns it: it may be this node's own by the next event of the transaction.
-                Some(key) => {
-                    keys.push((key.clone(), seq));
-                    flight.expect(key, seq, partition)
-                }
-                None => flight.reserve(seq, partition, expires),
-            };
-            if let Some(epoch) = epoch {
-                let record = Record { seq, partition, event, attempts: 0, starts: 0, progress: None, created_at };
+                let is_expected = flight.expect(&key, record, begun);
+                of_keys.push(OfKey { key, seq, is_expected });
+                is_expected
+            } else if let Some(epoch) = flight.reserve(seq, partition, expires) {
                 jobs.push(Job { delivery: Delivery::new(record, epoch), written: begun });
-            } else if owned {
+                true
+            } else {
+                false
+            };
+            if !is_hot && owned {
                 announce.reader = true;
-            } else if hints {
+            } else if !is_hot && hints {
                 announce.elsewhere.insert(partition);
             }
         }
-        Reserved { jobs, keys, announce }
+        Reserved { jobs, of_keys, announce }
     }
 }
 
@@ -210,7 +212,7 @@ impl std::fmt::Debug for Writer {
 /// What a batch leads to when its transaction is committed.
 struct Reserved {
     jobs: Vec<Job>,
-    keys: Vec<(Key, Seq)>,
+    of_keys: Vec<OfKey>,
     announce: Announce,
 }
 
@@ -231,8 +233,8 @@ pub(crate) struct Written {
     answers: Option<Vec<EventId>>,
     duplicates: Vec<Duplicate>,
     reserved: Vec<Job>,
-    // Those of all its events, reserved or not.
-    keys: Vec<(Key, Seq)>,
+    // All its events with a key, expected or not.
+    of_keys: Vec<OfKey>,
     announce: Announce,
     hooks: Vec<Arc<dyn WriterHook>>,
 }
@@ -245,7 +247,7 @@ impl Written {
             answers,
             duplicates,
             reserved: Vec::new(),
-            keys: Vec::new(),
+            of_keys: Vec::new(),
             announce: Announce::default(),
             hooks: Vec::new(),
         }
@@ -263,7 +265,7 @@ impl Written {
     /// Whether anybody waits to hear of the transaction's end.
     pub(crate) fn is_registered(&self) -> bool {
         let Announce { reader, delayed, elsewhere } = &self.announce;
-        let is_known = !self.reserved.is_empty() || !self.keys.is_empty();
+        let is_known = !self.reserved.is_empty() || !self.of_keys.is_empty();
         !self.hooks.is_empty() || is_known || *reader || *delayed > 0 || !elsewhere.is_empty()
     }
 
@@ -272,14 +274,9 @@ impl Written {
         let shared = self.shared.clone();
         shared.meters.delayed_skipped.increment(self.announce.delayed);
         let jobs = std::mem::take(&mut self.reserved);
-        let keys = std::mem::take(&mut self.keys);
-        if !jobs.is_empty() || !keys.is_empty() {
-            let (confirmed, signals) = {
-                let mut flight = shared.flight.lock();
-                let confirmed = flight.confirm(jobs, Instant::now());
-                flight.ended(keys.iter().map(|(key, _)| key));
-                confirmed
-            };
+        let of_keys = std::mem::take(&mut self.of_keys);
+        if !jobs.is_empty() || !of_keys.is_empty() {
+            let (confirmed, signals) = shared.flight.lock().confirm(jobs, &of_keys, Instant::now());
             shared.confirmed(confirmed, signals);
         }
         if self.announce.delayed > 0 {
@@ -301,10 +298,8 @@ impl Written {
     /// The transaction is rolled back.
     pub(crate) fn rolled_back(mut self) {
         let mut flight = self.shared.flight.lock();
-        for job in std::mem::take(&mut self.reserved) {
-            flight.rolled_back(job.delivery.seq());
-        }
-        flight.ended(std::mem::take(&mut self.keys).iter().map(|(key, _)| key));
+        let (jobs, of_keys) = (std::mem::take(&mut self.reserved), std::mem::take(&mut self.of_keys));
+        flight.rolled_back(jobs.iter().map(|job| job.delivery.seq()), &of_keys);
         drop(flight);
         for hook in std::mem::take(&mut self.hooks) {
             observe("after_rollback", || hook.after_rollback(&self.ids));
@@ -315,18 +310,11 @@ impl Written {
 /// Whatever nobody told the end of is left to the reader.
 impl Drop for Written {
     fn drop(&mut self) {
-        if self.reserved.is_empty() && self.keys.is_empty() {
+        if self.reserved.is_empty() && self.of_keys.is_empty() {
             return;
         }
-        let mut flight = self.shared.flight.lock();
-        for job in &self.reserved {
-            flight.abandon(job.delivery.seq());
-        }
-        flight.ended(self.keys.iter().map(|(key, _)| key));
-        if let Some(last) = self.keys.iter().map(|(_, seq)| *seq).max() {
-            flight.set_adrift(last);
-        }
-        drop(flight);
+        let seqs = self.reserved.iter().map(|job| job.delivery.seq());
+        self.shared.flight.lock().abandon(seqs, &self.of_keys);
         self.shared.read.notify_one();
     }
 }
@@ -335,10 +323,6 @@ impl std::fmt::Debug for Written {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Written").field("ids", &self.ids).finish_non_exhaustive()
     }
-}
-
-fn has_key(job: &Job) -> bool {
-    job.delivery.event().key().is_some()
 }
 
 fn any() -> Partition {

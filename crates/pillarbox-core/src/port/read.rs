@@ -77,6 +77,9 @@ pub struct Candidate<'a> {
 pub trait Pick: Send {
     /// Whether the row is to be taken.
     fn pick(&mut self, candidate: Candidate<'_>) -> bool;
+
+    /// The page begins again: what was picked is forgotten, and each row is asked for anew.
+    fn again(&mut self) {}
 }
 
 impl<F: FnMut(Candidate<'_>) -> bool + Send> Pick for F {

@@ -6,7 +6,8 @@
 //! commit, and a page that begins after the insert shows all that comes before it. When that page has been read to
 //! the end of the table and the commit is known, in whichever order, the event goes to its lane as if it had been read.
 //!
-//! - A page that shows the row itself, because the commit came first, takes it: it is **expected** no longer.
+//! - A page that shows the row itself, because the commit came first, takes it: it is **expected** no longer. The row need
+//!   not be read for that, for what is expected is here; it takes its place among the rows that were.
 //! - Of several events of one key in one transaction only the first is expected, and none while another transaction of this
 //!   process has written the key and its end is not known: the page shows neither the one nor the other.
 //! - When nobody tells a transaction's end, it may still be open, and may write more of its keys. Until the mark has passed
@@ -19,7 +20,10 @@ use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
 use super::{Entry, Flight, Job, Signals, State, lanes::Placed, reserve::Confirmed};
-use crate::domain::{Epoch, Key, Partition, PartitionSet, Seq};
+use crate::{
+    domain::{Delivery, Epoch, Key, Partition, PartitionSet, Record, Seq},
+    port::{Candidate, Row},
+};
 
 /// What was written and may go the hot path, and what keeps others from it.
 #[derive(Debug, Default)]
@@ -29,6 +33,8 @@ pub(super) struct Keyed {
     expected: FxHashMap<Seq, Expected>,
     /// Those that are committed, and wait for their page.
     confirmed: Vec<Seq>,
+    /// What the page under way has shown, and was not read for that.
+    shown: Vec<Record>,
     /// The keys of open transactions, each with the number of batches that have it.
     open: FxHashMap<Key, usize>,
     /// The highest number of a transaction whose end nobody told.
@@ -44,8 +50,17 @@ struct Expected {
     epoch: Epoch,
     /// The first page that shows everything before it.
     page: u64,
-    /// The transaction is committed.
-    job: Option<Job>,
+    job: Job,
+    is_committed: bool,
+}
+
+/// An event with a key in an open transaction, as its writer knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct OfKey {
+    pub(crate) key: Key,
+    pub(crate) seq: Seq,
+    /// It was expected when it was written.
+    pub(crate) is_expected: bool,
 }
 
 impl Keyed {
@@ -54,7 +69,7 @@ impl Keyed {
         Self { shows_all, ..Self::default() }
     }
 
-    /// It is expected no longer: the reader has the row, or there will be none, or nobody will tell.
+    /// It is expected no longer.
     pub(super) fn take(&mut self, seq: Seq) {
         self.expected.remove(&seq);
     }
@@ -62,6 +77,7 @@ impl Keyed {
     pub(super) fn clear(&mut self) {
         self.expected.clear();
         self.confirmed.clear();
+        self.shown.clear();
     }
 
     pub(super) fn forget(&mut self, partitions: &PartitionSet) {
@@ -75,23 +91,24 @@ impl Keyed {
 }
 
 impl Flight {
-    /// An event with a key is written, and its transaction is open. The epoch under which it is expected, if it is: then the
-    /// reader should begin a page.
-    pub(crate) fn expect(&mut self, key: &Key, seq: Seq, partition: Partition) -> Option<Epoch> {
+    /// An event with a key is written, and its transaction is open. Whether it is expected: then the reader should begin a
+    /// page.
+    pub(crate) fn expect(&mut self, key: &Key, record: Record, written: Instant) -> bool {
         let batches = self.keyed.open.entry(key.clone()).or_default();
         *batches += 1;
         if !self.keyed.shows_all || *batches > 1 || self.keyed.adrift.is_some() || !self.has_idle_workers() {
-            return None;
+            return false;
         }
-        let epoch = self.owned.epoch(partition)?;
-        let page = self.keyed.begun + 1;
-        self.keyed.expected.insert(seq, Expected { partition, epoch, page, job: None });
-        Some(epoch)
+        let (seq, partition) = (record.seq, record.partition);
+        let Some(epoch) = self.owned.epoch(partition) else { return false };
+        let (page, job) = (self.keyed.begun + 1, Job { delivery: Delivery::new(record, epoch), written });
+        self.keyed.expected.insert(seq, Expected { partition, epoch, page, job, is_committed: false });
+        true
     }
 
     /// The end of a transaction is known: it keeps nobody from its keys any more.
-    pub(crate) fn ended<'a>(&mut self, keys: impl IntoIterator<Item = &'a Key>) {
-        for key in keys {
+    pub(super) fn ended(&mut self, of_keys: &[OfKey]) {
+        for OfKey { key, .. } in of_keys {
             if let Some(batches) = self.keyed.open.get_mut(key) {
                 *batches -= 1;
                 if *batches == 0 {
@@ -101,23 +118,28 @@ impl Flight {
         }
     }
 
-    /// Nobody will tell the end of a transaction that has written up to this number.
-    pub(crate) fn set_adrift(&mut self, seq: Seq) {
-        self.keyed.adrift = self.keyed.adrift.max(Some(seq));
+    /// Nobody will tell the end of a transaction that has written these.
+    pub(super) fn set_adrift(&mut self, of_keys: &[OfKey]) {
+        self.keyed.adrift = self.keyed.adrift.max(of_keys.iter().map(|of_key| of_key.seq).max());
     }
 
-    /// The transaction is committed.
-    pub(super) fn confirm_keyed(&mut self, job: Job, now: Instant, confirmed: &mut Confirmed, signals: &mut Signals) {
-        let seq = job.delivery.seq();
+    /// There will be no rows, or nobody will tell. What a page under way has shown stays with that.
+    pub(super) fn expect_no_longer(&mut self, of_keys: &[OfKey]) {
+        of_keys.iter().for_each(|of_key| self.keyed.take(of_key.seq));
+        self.ended(of_keys);
+    }
+
+    /// The transaction is committed, in which this was expected.
+    pub(super) fn confirm_keyed(&mut self, seq: Seq, now: Instant, confirmed: &mut Confirmed, signals: &mut Signals) {
         let Some(expected) = self.keyed.expected.get_mut(&seq) else {
             // The reader has it, or the partition is another's.
-            signals.reader = true;
+            signals.reader |= !self.entries.contains_key(&seq);
             return;
         };
         if expected.page <= self.keyed.whole {
-            self.place_expected(seq, job, now, confirmed, signals);
+            self.place_expected(seq, now, confirmed, signals);
         } else {
-            expected.job = Some(job);
+            expected.is_committed = true;
             self.keyed.confirmed.push(seq);
         }
     }
@@ -126,6 +148,32 @@ impl Flight {
     pub(crate) fn begin_page(&mut self) {
         self.begin_read();
         self.keyed.begun += 1;
+        self.keyed.shown.clear();
+    }
+
+    /// The reader's word on a row of a page. What is expected is wanted, and need not be read.
+    pub(crate) fn wants_of_page(&mut self, candidate: Candidate<'_>, now: Instant) -> bool {
+        if !self.wants(candidate, now) {
+            return false;
+        }
+        let expected = self.keyed.expected.remove(&candidate.seq);
+        let is_here = expected.is_some();
+        self.keyed.shown.extend(expected.map(|expected| expected.job.delivery.into_record()));
+        !is_here
+    }
+
+    /// The rows of the page are asked for anew. Those it has shown are read now: what lies before them may be another page's.
+    pub(crate) fn page_begins_again(&mut self) {
+        self.keyed.shown.clear();
+    }
+
+    /// The rows of a page, with those that it has shown and that were not read, in the order of their numbers.
+    pub(crate) fn with_shown(&mut self, mut rows: Vec<Row>) -> Vec<Row> {
+        if !self.keyed.shown.is_empty() {
+            rows.extend(self.keyed.shown.drain(..).map(Row::Event));
+            rows.sort_by_key(Row::seq);
+        }
+        rows
     }
 
     /// A page is read and its rows are placed; `whole` says that it came to the end of the table. What was committed and
@@ -138,11 +186,11 @@ impl Flight {
         let mut waiting = std::mem::take(&mut self.keyed.confirmed);
         waiting.sort_unstable();
         for seq in waiting {
-            let Some(expected) = self.keyed.expected.get_mut(&seq) else { continue };
+            let Some(expected) = self.keyed.expected.get(&seq) else { continue };
             if expected.page > self.keyed.begun {
                 self.keyed.confirmed.push(seq);
-            } else if let Some(job) = expected.job.take().filter(|_| whole) {
-                self.place_expected(seq, job, now, &mut confirmed, &mut signals);
+            } else if whole && expected.is_committed {
+                self.place_expected(seq, now, &mut confirmed, &mut signals);
             } else {
                 // The next page shows the row.
                 self.keyed.take(seq);
@@ -154,8 +202,8 @@ impl Flight {
     }
 
     /// Brings an expected event to its lane, and to the hot queue when it is its key's turn.
-    fn place_expected(&mut self, seq: Seq, job: Job, now: Instant, confirmed: &mut Confirmed, signals: &mut Signals) {
-        let Some(Expected { partition, epoch, .. }) = self.keyed.expected.remove(&seq) else { return };
+    fn place_expected(&mut self, seq: Seq, now: Instant, confirmed: &mut Confirmed, signals: &mut Signals) {
+        let Some(Expected { partition, epoch, job, .. }) = self.keyed.expected.remove(&seq) else { return };
         if self.owned.epoch(partition) != Some(epoch) {
             signals.reader = true;
             return;

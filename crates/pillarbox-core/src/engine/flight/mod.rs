@@ -40,6 +40,7 @@ use self::{
     reserve::Reservations,
 };
 pub(crate) use self::{
+    keyed::OfKey,
     lanes::{Fetch, Then},
     place::PlacedRows,
     queues::Job,

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
-use super::{Entry, Flight, Job, Signals, State};
+use super::{Entry, Flight, Job, OfKey, Signals, State};
 use crate::domain::{Epoch, EventId, Partition, Seq};
 
 /// What a confirmed write led to.
@@ -81,15 +81,16 @@ impl Flight {
         Some(epoch)
     }
 
-    /// The transaction is committed: live reservations become hot jobs, whatever else is left to the reader.
-    pub(crate) fn confirm(&mut self, jobs: Vec<Job>, now: Instant) -> (Confirmed, Signals) {
+    /// The transaction is committed: live reservations become hot jobs, and so does what was expected; whatever else is left
+    /// to the reader.
+    pub(crate) fn confirm(&mut self, jobs: Vec<Job>, of_keys: &[OfKey], now: Instant) -> (Confirmed, Signals) {
         let mut confirmed = Confirmed::default();
         let mut signals = Signals::default();
+        for of_key in of_keys.iter().filter(|of_key| of_key.is_expected) {
+            self.confirm_keyed(of_key.seq, now, &mut confirmed, &mut signals);
+        }
+        self.ended(of_keys);
         for job in jobs {
-            if job.delivery.event().key().is_some() {
-                self.confirm_keyed(job, now, &mut confirmed, &mut signals);
-                continue;
-            }
             let seq = job.delivery.seq();
             let live = self.reservations.open.get(&seq).and_then(|reservation| {
                 let Reservation { partition, epoch, .. } = *reservation;
@@ -114,16 +115,21 @@ impl Flight {
         (confirmed, signals)
     }
 
-    /// The transaction is rolled back: the row will never be.
-    pub(crate) fn rolled_back(&mut self, seq: Seq) {
-        self.reservations.open.remove(&seq);
-        self.keyed.take(seq);
+    /// The transaction is rolled back: there will be no rows.
+    pub(crate) fn rolled_back(&mut self, seqs: impl IntoIterator<Item = Seq>, of_keys: &[OfKey]) {
+        for seq in seqs {
+            self.reservations.open.remove(&seq);
+        }
+        self.expect_no_longer(of_keys);
     }
 
-    /// Nobody will tell the end of the transaction: the row is left to the reader.
-    pub(crate) fn abandon(&mut self, seq: Seq) {
-        self.reservations.abandon(seq);
-        self.keyed.take(seq);
+    /// Nobody will tell the end of the transaction: the rows are left to the reader.
+    pub(crate) fn abandon(&mut self, seqs: impl IntoIterator<Item = Seq>, of_keys: &[OfKey]) {
+        for seq in seqs {
+            self.reservations.abandon(seq);
+        }
+        self.expect_no_longer(of_keys);
+        self.set_adrift(of_keys);
     }
 
     /// Reservations that are over become lookups. Returns the lookups to do, and when the next one is over.

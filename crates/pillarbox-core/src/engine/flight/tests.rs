@@ -39,6 +39,8 @@ enum Step {
     PageOverSettle(usize),
     /// A page whose snapshot is older than whatever comes before its end.
     BeginPage(usize),
+    /// The store asks for the rows of the page under way.
+    AskPage,
     EndPage,
     Due,
     /// The same for what is due, and the holds that are seen with it.
@@ -84,6 +86,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (1..6usize).prop_map(Step::Page),
         2 => (1..6usize).prop_map(Step::PageOverSettle),
         3 => (1..6usize).prop_map(Step::BeginPage),
+        2 => Just(Step::AskPage),
         3 => Just(Step::EndPage),
         3 => Just(Step::Due),
         1 => Just(Step::DueOverSettle),
@@ -166,7 +169,7 @@ struct World {
 /// What the writer holds on to until it hears of the end of the transaction.
 struct Noted {
     seq: Seq,
-    key: Option<Key>,
+    of_key: Option<OfKey>,
     job: Option<Job>,
 }
 
@@ -176,6 +179,8 @@ struct Paging {
     mark: Seq,
     limit: usize,
     snapshot: Vec<(Seq, Line)>,
+    /// What was picked, and whether that is all: once the rows were asked for.
+    picked: Option<(Vec<Row>, bool)>,
 }
 
 fn partition(key: Option<&Key>) -> Partition {
@@ -217,7 +222,7 @@ impl World {
         self.paging = None;
         // It knows of none, and writes into none.
         self.own.clear();
-        self.noted.retain(|noted| noted.key.is_none());
+        self.noted.retain(|noted| noted.of_key.is_none());
         self.take_over();
     }
 
@@ -281,9 +286,9 @@ impl World {
                 if let Some(seq) = which_of(*which, &self.open()) {
                     for seq in self.of_transaction_of(seq) {
                         self.table.lines.remove(&seq);
-                        self.flight.rolled_back(seq);
-                        let ended = self.noted.extract_if(.., |noted| noted.seq == seq).filter_map(|noted| noted.key);
-                        self.flight.ended(&ended.collect::<Vec<_>>());
+                        let of_key =
+                            self.noted.extract_if(.., |noted| noted.seq == seq).filter_map(|noted| noted.of_key);
+                        self.flight.rolled_back([seq], &of_key.collect::<Vec<_>>());
                     }
                 }
             }
@@ -292,23 +297,19 @@ impl World {
                 let of: Vec<usize> = (0..self.noted.len()).filter(|at| committed(&self.noted[*at])).collect();
                 if let Some(at) = which_of(*which, &of) {
                     let noted = self.noted.remove(at);
-                    self.flight.confirm(noted.job.into_iter().collect(), self.now);
-                    self.flight.ended(&noted.key);
+                    self.flight.confirm(noted.job.into_iter().collect(), noted.of_key.as_slice(), self.now);
                 }
             }
             Step::Abandon(which) => {
                 if let Some(at) = which_of(*which, &(0..self.noted.len()).collect::<Vec<_>>()) {
                     let noted = self.noted.remove(at);
-                    self.flight.abandon(noted.seq);
-                    if noted.key.is_some() {
-                        self.flight.ended(&noted.key);
-                        self.flight.set_adrift(noted.seq);
-                    }
+                    self.flight.abandon([noted.seq], noted.of_key.as_slice());
                 }
             }
             Step::Page(limit) => self.page(*limit, false),
             Step::PageOverSettle(limit) => self.page(*limit, true),
             Step::BeginPage(limit) => self.begin_page(*limit),
+            Step::AskPage => self.ask_page(),
             Step::EndPage => self.end_page(),
             Step::Due => self.due(false),
             Step::DueOverSettle => self.due(true),
@@ -412,15 +413,17 @@ impl World {
     /// What the writer does about a row that it has inserted.
     fn note(&mut self, seq: Seq) {
         let line = self.table.lines[&seq].clone();
-        let partition = partition(line.key.as_ref());
-        let epoch = match &line.key {
-            Some(key) => self.flight.expect(key, seq, partition),
-            None => self.flight.reserve(seq, partition, self.now + Duration::from_secs(2)),
-        };
-        let delivery = epoch.map(|epoch| Delivery::new(record(seq, &line), epoch));
-        let job = delivery.map(|delivery| Job { delivery, written: self.now });
-        if job.is_some() || line.key.is_some() {
-            self.noted.push(Noted { seq, key: line.key, job });
+        let record = record(seq, &line);
+        let (mut of_key, mut job) = (None, None);
+        if let Some(key) = line.key {
+            let is_expected = self.flight.expect(&key, record, self.now);
+            of_key = Some(OfKey { key, seq, is_expected });
+        } else {
+            let epoch = self.flight.reserve(seq, record.partition, self.now + Duration::from_secs(2));
+            job = epoch.map(|epoch| Job { delivery: Delivery::new(record, epoch), written: self.now });
+        }
+        if job.is_some() || of_key.is_some() {
+            self.noted.push(Noted { seq, of_key, job });
         }
     }
 
@@ -450,22 +453,32 @@ impl World {
         let fresh = |line: &Line| line.visible && line.status == Status::New && line.when == When::Always;
         let above = self.table.lines.range(Seq(after.seq.0 + 1)..).filter(|(_, line)| fresh(line));
         let snapshot: Vec<(Seq, Line)> = above.map(|(seq, line)| (*seq, line.clone())).collect();
-        self.paging = Some(Paging { after, mark, limit, snapshot });
+        self.paging = Some(Paging { after, mark, limit, snapshot, picked: None });
+    }
+
+    fn ask_page(&mut self) {
+        let Some(mut paging) = self.paging.take() else { return };
+        if paging.picked.is_none() {
+            let (mut rows, mut whole) = (Vec::new(), true);
+            for (seq, line) in &paging.snapshot {
+                if rows.len() >= paging.limit {
+                    paging.mark = paging.mark.min(Seq(seq.0 - 1));
+                    whole = false;
+                    break;
+                }
+                if self.flight.wants_of_page(candidate(*seq, line), self.now) {
+                    rows.push(Row::Event(record(*seq, line)));
+                }
+            }
+            paging.picked = Some((rows, whole));
+        }
+        self.paging = Some(paging);
     }
 
     fn end_page(&mut self) {
-        let Some(Paging { after, mut mark, limit, snapshot }) = self.paging.take() else { return };
-        let (mut rows, mut whole) = (Vec::new(), true);
-        for (seq, line) in &snapshot {
-            if rows.len() >= limit {
-                mark = mark.min(Seq(seq.0 - 1));
-                whole = false;
-                break;
-            }
-            if self.wants(*seq, line) {
-                rows.push(Row::Event(record(*seq, line)));
-            }
-        }
+        self.ask_page();
+        let Some(Paging { after, mark, picked: Some((rows, whole)), .. }) = self.paging.take() else { return };
+        let rows = self.flight.with_shown(rows);
         self.place(rows);
         if *self.flight.position() == after {
             self.flight.advance(Position::at(mark.max(after.seq)));
@@ -484,7 +497,8 @@ impl World {
         if over_settle {
             [Step::EndSettle, Step::BeginSettle, Step::EndSettle].iter().for_each(|step| self.play(step));
         }
-        let due = due.into_iter().filter(|(seq, line)| self.wants(*seq, line)).collect::<Vec<_>>();
+        let wanted = |(seq, line): &(Seq, Line)| self.flight.wants(candidate(*seq, line), self.now);
+        let due = due.into_iter().filter(wanted).collect::<Vec<_>>();
         self.flight.freed(&freed, self.now);
         self.place(due.iter().map(|(seq, line)| Row::Event(record(*seq, line))).collect());
         self.flight.end_read();
@@ -518,12 +532,6 @@ impl World {
             self.flight.place_lane(&fetch, beyond, rows, self.now, Timestamp::default(), true);
             self.flight.end_read();
         }
-    }
-
-    fn wants(&mut self, seq: Seq, line: &Line) -> bool {
-        let candidate =
-            Candidate { seq, partition: partition(line.key.as_ref()), key: line.key.as_ref().map(Key::as_str) };
-        self.flight.wants(candidate, self.now)
     }
 
     fn place(&mut self, rows: Vec<Row>) {
@@ -656,6 +664,10 @@ fn settings() -> Settings {
 
 fn hold(key: &Key, (kind, from): (HoldKind, Seq)) -> Hold {
     Hold { partition: partition(Some(key)), key: key.clone(), kind, from }
+}
+
+fn candidate(seq: Seq, line: &Line) -> Candidate<'_> {
+    Candidate { seq, partition: partition(line.key.as_ref()), key: line.key.as_ref().map(Key::as_str) }
 }
 
 fn record(seq: Seq, line: &Line) -> Record {
