@@ -162,7 +162,8 @@ impl Reader {
     }
 
     async fn look_up(&mut self) -> Result<Option<Instant>, StoreError> {
-        let (seqs, reservations_end) = self.shared.flight.lock().lookups(Instant::now(), LOOKUPS_A_PASS);
+        let (seqs, reservations_end, signals) = self.shared.flight.lock().lookups(Instant::now(), LOOKUPS_A_PASS);
+        self.shared.signal(signals);
         if !seqs.is_empty() {
             let read = Read::begin(&self.shared.flight);
             let rows = self.shared.store.rows(&seqs).await?;

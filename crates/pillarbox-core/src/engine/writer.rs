@@ -297,10 +297,10 @@ impl Written {
 
     /// The transaction is rolled back.
     pub(crate) fn rolled_back(mut self) {
-        let mut flight = self.shared.flight.lock();
         let (jobs, of_keys) = (std::mem::take(&mut self.reserved), std::mem::take(&mut self.of_keys));
-        flight.rolled_back(jobs.iter().map(|job| job.delivery.seq()), &of_keys);
-        drop(flight);
+        let seqs = jobs.iter().map(|job| job.delivery.seq());
+        let signals = self.shared.flight.lock().rolled_back(seqs, &of_keys);
+        self.shared.signal(signals);
         for hook in std::mem::take(&mut self.hooks) {
             observe("after_rollback", || hook.after_rollback(&self.ids));
         }
@@ -314,8 +314,8 @@ impl Drop for Written {
             return;
         }
         let seqs = self.reserved.iter().map(|job| job.delivery.seq());
-        self.shared.flight.lock().abandon(seqs, &self.of_keys);
-        self.shared.read.notify_one();
+        let signals = self.shared.flight.lock().abandon(seqs, &self.of_keys);
+        self.shared.signal(signals);
     }
 }
 

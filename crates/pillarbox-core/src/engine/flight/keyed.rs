@@ -7,7 +7,9 @@
 //! the end of the table and the commit is known, in whichever order, the event goes to its lane as if it had been read.
 //!
 //! - A page that shows the row itself, because the commit came first, takes it: it is **expected** no longer. The row need
-//!   not be read for that, for what is expected is here; it takes its place among the rows that were.
+//!   not be read for that, for what is expected is here; it takes its place among the rows that were. No worker gets it
+//!   before its writer knows of the commit, or nobody will tell, or the time of a reservation is over: a database may show
+//!   what is not yet on its disk.
 //! - Of several events of one key in one transaction only the first is expected, and none while another transaction of this
 //!   process has written the key and its end is not known: the page shows neither the one nor the other.
 //! - When nobody tells a transaction's end, it may still be open, and may write more of its keys. Until the mark has passed
@@ -17,11 +19,12 @@
 //! again, so nothing is lost with it: not by a crash, and not when the lease is lost.
 
 use rustc_hash::FxHashMap;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use super::{Entry, Flight, Job, Signals, State, lanes::Placed, reserve::Confirmed};
 use crate::{
     domain::{Delivery, Epoch, Key, Partition, PartitionSet, Record, Seq},
+    engine::settings::Settings,
     port::{Candidate, Row},
 };
 
@@ -35,6 +38,10 @@ pub(super) struct Keyed {
     confirmed: Vec<Seq>,
     /// What the page under way has shown, and was not read for that.
     shown: Vec<Record>,
+    /// Those of them whose commit the writer does not know yet; with the job, once it is placed and its key's turn.
+    early: FxHashMap<Seq, Option<Job>>,
+    /// For how long they wait for its word.
+    patience: Duration,
     /// The keys of open transactions, each with the number of batches that have it.
     open: FxHashMap<Key, usize>,
     /// The highest number of a transaction whose end nobody told.
@@ -64,9 +71,8 @@ pub(crate) struct OfKey {
 }
 
 impl Keyed {
-    /// `shows_all` is whether a page shows everything that is committed, however young.
-    pub(super) fn new(shows_all: bool) -> Self {
-        Self { shows_all, ..Self::default() }
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self { shows_all: settings.skip_recent.is_zero(), patience: settings.reservation_ttl, ..Self::default() }
     }
 
     /// It is expected no longer.
@@ -78,10 +84,29 @@ impl Keyed {
         self.expected.clear();
         self.confirmed.clear();
         self.shown.clear();
+        self.early.clear();
     }
 
     pub(super) fn forget(&mut self, partitions: &PartitionSet) {
         self.expected.retain(|_, expected| !partitions.contains(expected.partition));
+        self.early
+            .retain(|_, job| job.as_ref().is_none_or(|job| !partitions.contains(job.delivery.record().partition)));
+    }
+
+    /// Keeps a job back whose commit the writer does not know yet, or gives it.
+    pub(super) fn keep_back(&mut self, job: Job) -> Option<Job> {
+        match self.early.get_mut(&job.delivery.seq()) {
+            Some(early) => {
+                *early = Some(job);
+                None
+            }
+            None => Some(job),
+        }
+    }
+
+    /// When those that wait for their writer's word wait no longer.
+    pub(super) fn patience_ends(&self) -> Option<Instant> {
+        self.early.values().flatten().map(|job| job.written + self.patience).min()
     }
 
     /// Everything up to here is visible, or never will be.
@@ -123,10 +148,32 @@ impl Flight {
         self.keyed.adrift = self.keyed.adrift.max(of_keys.iter().map(|of_key| of_key.seq).max());
     }
 
-    /// There will be no rows, or nobody will tell. What a page under way has shown stays with that.
-    pub(super) fn expect_no_longer(&mut self, of_keys: &[OfKey]) {
-        of_keys.iter().for_each(|of_key| self.keyed.take(of_key.seq));
+    /// There will be no rows, or nobody will tell. What a page has shown stays with the reader.
+    pub(super) fn expect_no_longer(&mut self, of_keys: &[OfKey], signals: &mut Signals) {
+        for of_key in of_keys {
+            self.keyed.take(of_key.seq);
+            self.let_go(of_key.seq, signals);
+        }
         self.ended(of_keys);
+    }
+
+    /// What a page has shown waits for its writer no longer.
+    fn let_go(&mut self, seq: Seq, signals: &mut Signals) {
+        if let Some(job) = self.keyed.early.remove(&seq).flatten() {
+            self.enqueue(job, signals);
+            signals.workers = signals.workers.min(self.idle_workers);
+        }
+    }
+
+    /// The same for all that have waited for too long.
+    pub(super) fn let_go_of_the_late(&mut self, now: Instant, signals: &mut Signals) {
+        if self.keyed.patience_ends().is_some_and(|end| end <= now) {
+            let patience = self.keyed.patience;
+            let over = |job: &Job| job.written + patience <= now;
+            let early = self.keyed.early.iter().filter(|(_, job)| job.as_ref().is_some_and(over));
+            let over: Vec<Seq> = early.map(|(seq, _)| *seq).collect();
+            over.into_iter().for_each(|seq| self.let_go(seq, signals));
+        }
     }
 
     /// The transaction is committed, in which this was expected.
@@ -134,6 +181,7 @@ impl Flight {
         let Some(expected) = self.keyed.expected.get_mut(&seq) else {
             // The reader has it, or the partition is another's.
             signals.reader |= !self.entries.contains_key(&seq);
+            self.let_go(seq, signals);
             return;
         };
         if expected.page <= self.keyed.whole {
@@ -148,7 +196,7 @@ impl Flight {
     pub(crate) fn begin_page(&mut self) {
         self.begin_read();
         self.keyed.begun += 1;
-        self.keyed.shown.clear();
+        self.page_begins_again();
     }
 
     /// The reader's word on a row of a page. What is expected is wanted, and need not be read.
@@ -156,15 +204,18 @@ impl Flight {
         if !self.wants(candidate, now) {
             return false;
         }
-        let expected = self.keyed.expected.remove(&candidate.seq);
-        let is_here = expected.is_some();
-        self.keyed.shown.extend(expected.map(|expected| expected.job.delivery.into_record()));
-        !is_here
+        let Some(expected) = self.keyed.expected.remove(&candidate.seq) else { return true };
+        if !expected.is_committed {
+            self.keyed.early.insert(candidate.seq, None);
+        }
+        self.keyed.shown.push(expected.job.delivery.into_record());
+        false
     }
 
     /// The rows of the page are asked for anew. Those it has shown are read now: what lies before them may be another page's.
     pub(crate) fn page_begins_again(&mut self) {
         self.keyed.shown.clear();
+        self.keyed.early.retain(|_, job| job.is_some());
     }
 
     /// The rows of a page, with those that it has shown and that were not read, in the order of their numbers.
@@ -183,6 +234,8 @@ impl Flight {
         if whole {
             self.keyed.whole = self.keyed.begun;
         }
+        // The others did not find their way to a lane, or it is not their turn.
+        self.keyed.early.retain(|_, job| job.is_some());
         let mut waiting = std::mem::take(&mut self.keyed.confirmed);
         waiting.sort_unstable();
         for seq in waiting {

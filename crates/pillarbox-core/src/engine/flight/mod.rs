@@ -148,7 +148,7 @@ impl Flight {
             queues: Queues::new(settings.hot_capacity, settings.cold_capacity),
             entries: FxHashMap::default(),
             reservations: Reservations::default(),
-            keyed: Keyed::new(settings.skip_recent.is_zero()),
+            keyed: Keyed::new(settings),
             tombstones: FxHashSet::default(),
             cleared: FxHashSet::default(),
             reading: None,

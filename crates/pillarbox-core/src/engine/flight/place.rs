@@ -80,7 +80,9 @@ impl Flight {
             match lane {
                 Placed::Ready(job) => {
                     placed.ready += 1;
-                    self.enqueue(job, &mut placed.signals);
+                    if let Some(job) = self.keyed.keep_back(job) {
+                        self.enqueue(job, &mut placed.signals);
+                    }
                 }
                 Placed::Parked => {}
                 Placed::LeftBeyond => continue,

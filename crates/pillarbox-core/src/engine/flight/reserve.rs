@@ -111,39 +111,47 @@ impl Flight {
                 confirmed.enqueued += 1;
             }
         }
-        signals.workers = confirmed.enqueued.min(self.idle_workers);
+        signals.workers = (signals.workers + confirmed.enqueued).min(self.idle_workers);
         (confirmed, signals)
     }
 
     /// The transaction is rolled back: there will be no rows.
-    pub(crate) fn rolled_back(&mut self, seqs: impl IntoIterator<Item = Seq>, of_keys: &[OfKey]) {
+    pub(crate) fn rolled_back(&mut self, seqs: impl IntoIterator<Item = Seq>, of_keys: &[OfKey]) -> Signals {
+        let mut signals = Signals::default();
         for seq in seqs {
             self.reservations.open.remove(&seq);
         }
-        self.expect_no_longer(of_keys);
+        self.expect_no_longer(of_keys, &mut signals);
+        signals
     }
 
     /// Nobody will tell the end of the transaction: the rows are left to the reader.
-    pub(crate) fn abandon(&mut self, seqs: impl IntoIterator<Item = Seq>, of_keys: &[OfKey]) {
+    pub(crate) fn abandon(&mut self, seqs: impl IntoIterator<Item = Seq>, of_keys: &[OfKey]) -> Signals {
+        let mut signals = Signals { reader: true, ..Signals::default() };
         for seq in seqs {
             self.reservations.abandon(seq);
         }
-        self.expect_no_longer(of_keys);
+        self.expect_no_longer(of_keys, &mut signals);
         self.set_adrift(of_keys);
+        signals
     }
 
-    /// Reservations that are over become lookups. Returns the lookups to do, and when the next one is over.
-    pub(crate) fn lookups(&mut self, now: Instant, limit: usize) -> (Vec<Seq>, Option<Instant>) {
+    /// Reservations that are over become lookups, and what waits for its writer's word waits no longer. Returns the lookups
+    /// to do, and when the next one is over.
+    pub(crate) fn lookups(&mut self, now: Instant, limit: usize) -> (Vec<Seq>, Option<Instant>, Signals) {
+        let mut signals = Signals::default();
+        self.let_go_of_the_late(now, &mut signals);
         let reservations = &mut self.reservations;
         let over = reservations.open.iter().filter(|(_, reservation)| reservation.expires <= now);
         let over: Vec<Seq> = over.map(|(seq, _)| *seq).collect();
         for seq in over {
             reservations.abandon(seq);
         }
-        let next = reservations.open.values().map(|reservation| reservation.expires).min();
+        let next =
+            reservations.open.values().map(|reservation| reservation.expires).chain(self.keyed.patience_ends()).min();
         let take = reservations.missed.len().min(limit);
         // They stay in `missed` until they are placed: the stored position must not pass them meanwhile.
-        (reservations.missed[..take].to_vec(), next)
+        (reservations.missed[..take].to_vec(), next, signals)
     }
 
     /// These lookups are done, and found these rows. The lease may have been lost meanwhile, and what was missed with

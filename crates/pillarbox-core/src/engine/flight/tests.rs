@@ -506,7 +506,7 @@ impl World {
 
     fn look_up(&mut self) {
         self.end_page();
-        let (seqs, _) = self.flight.lookups(self.now, 2);
+        let (seqs, ..) = self.flight.lookups(self.now, 2);
         self.flight.begin_read();
         let rows = seqs.iter().filter_map(|seq| {
             let line = self.table.lines.get(seq)?;
@@ -907,4 +907,42 @@ fn a_node_without_outcomes_stores_a_mark_that_lies_far_behind() {
     assert!(!world.flight.is_far_ahead(world.now), "it is stored");
     world.play(&Step::Crash);
     assert_eq!(world.flight.position().seq, Seq(1_500), "it died after: nothing is read again");
+}
+
+/// O1: the commit is visible before its writer knows of it. The row is placed from memory, and so is what follows it; no
+/// worker gets either before the writer's word.
+#[test]
+fn what_a_page_shows_early_waits_for_its_writer() {
+    let mut world = World::new();
+    for step in [Step::Reserve(Some(0)), Step::Commit(0), Step::Write(Some(0)), Step::Page(5), Step::Draw] {
+        world.play(&step);
+    }
+    assert!(world.running.is_empty());
+    [Step::Confirm(0), Step::Draw].iter().for_each(|step| world.play(step));
+    assert_eq!(world.running.iter().map(|job| job.delivery.seq()).collect::<Vec<_>>(), [Seq(1)]);
+    [Step::Done(0), Step::Draw].iter().for_each(|step| world.play(step));
+    assert_eq!(world.running.iter().map(|job| job.delivery.seq()).collect::<Vec<_>>(), [Seq(2)]);
+}
+
+/// P1: the writer's word never comes. It is told so, or a reservation's time is over.
+#[test]
+fn what_a_page_shows_early_does_not_wait_for_ever() {
+    let patience = u64::try_from(Settings::default().reservation_ttl.as_millis()).unwrap();
+    for last in [vec![Step::Abandon(0)], vec![Step::Pass(patience), Step::Lookup]] {
+        let mut world = World::new();
+        [Step::Reserve(Some(0)), Step::Commit(0), Step::Page(5)].iter().for_each(|step| world.play(step));
+        last.iter().chain([&Step::Draw]).for_each(|step| world.play(step));
+        assert_eq!(world.running.len(), 1, "{last:?}");
+    }
+}
+
+/// P1: the rows of a page were asked for, and one of them was not read because it was here; then its writer is gone.
+#[test]
+fn what_a_page_has_shown_stays_with_it() {
+    let mut world = World::new();
+    for step in [Step::Reserve(Some(0)), Step::Commit(0), Step::BeginPage(5), Step::AskPage, Step::Abandon(0)] {
+        world.play(&step);
+    }
+    [Step::EndPage, Step::Draw].iter().for_each(|step| world.play(step));
+    assert_eq!(world.running.len(), 1);
 }
