@@ -38,8 +38,8 @@ pub(super) struct Keyed {
     confirmed: Vec<Seq>,
     /// What the page under way has shown, and was not read for that.
     shown: Vec<Record>,
-    /// Those of them whose commit the writer does not know yet; with the job, once it is placed and its key's turn.
-    early: FxHashMap<Seq, Option<Job>>,
+    /// What pages have shown before its writer knew of the commit.
+    early: FxHashMap<Seq, Early>,
     /// For how long they wait for its word.
     patience: Duration,
     /// The keys of open transactions, each with the number of batches that have it.
@@ -59,6 +59,14 @@ struct Expected {
     page: u64,
     job: Job,
     is_committed: bool,
+}
+
+#[derive(Debug)]
+struct Early {
+    /// When it waits for its writer's word no longer.
+    until: Instant,
+    /// Once it is placed, and it is its key's turn.
+    job: Option<Job>,
 }
 
 /// An event with a key in an open transaction, as its writer knows it.
@@ -89,15 +97,15 @@ impl Keyed {
 
     pub(super) fn forget(&mut self, partitions: &PartitionSet) {
         self.expected.retain(|_, expected| !partitions.contains(expected.partition));
-        self.early
-            .retain(|_, job| job.as_ref().is_none_or(|job| !partitions.contains(job.delivery.record().partition)));
+        let is_forgotten = |job: &Job| partitions.contains(job.delivery.record().partition);
+        self.early.retain(|_, early| !early.job.as_ref().is_some_and(is_forgotten));
     }
 
     /// Keeps a job back whose commit the writer does not know yet, or gives it.
     pub(super) fn keep_back(&mut self, job: Job) -> Option<Job> {
         match self.early.get_mut(&job.delivery.seq()) {
             Some(early) => {
-                *early = Some(job);
+                early.job = Some(job);
                 None
             }
             None => Some(job),
@@ -106,7 +114,7 @@ impl Keyed {
 
     /// When those that wait for their writer's word wait no longer.
     pub(super) fn patience_ends(&self) -> Option<Instant> {
-        self.early.values().flatten().map(|job| job.written + self.patience).min()
+        self.early.values().map(|early| early.until).min()
     }
 
     /// Everything up to here is visible, or never will be.
@@ -159,7 +167,7 @@ impl Flight {
 
     /// What a page has shown waits for its writer no longer.
     fn let_go(&mut self, seq: Seq, signals: &mut Signals) {
-        if let Some(job) = self.keyed.early.remove(&seq).flatten() {
+        if let Some(job) = self.keyed.early.remove(&seq).and_then(|early| early.job) {
             self.enqueue(job, signals);
             signals.workers = signals.workers.min(self.idle_workers);
         }
@@ -167,13 +175,9 @@ impl Flight {
 
     /// The same for all that have waited for too long.
     pub(super) fn let_go_of_the_late(&mut self, now: Instant, signals: &mut Signals) {
-        if self.keyed.patience_ends().is_some_and(|end| end <= now) {
-            let patience = self.keyed.patience;
-            let over = |job: &Job| job.written + patience <= now;
-            let early = self.keyed.early.iter().filter(|(_, job)| job.as_ref().is_some_and(over));
-            let over: Vec<Seq> = early.map(|(seq, _)| *seq).collect();
-            over.into_iter().for_each(|seq| self.let_go(seq, signals));
-        }
+        let over = self.keyed.early.iter().filter(|(_, early)| early.until <= now);
+        let over: Vec<Seq> = over.map(|(seq, _)| *seq).collect();
+        over.into_iter().for_each(|seq| self.let_go(seq, signals));
     }
 
     /// The transaction is committed, in which this was expected.
@@ -206,7 +210,7 @@ impl Flight {
         }
         let Some(expected) = self.keyed.expected.remove(&candidate.seq) else { return true };
         if !expected.is_committed {
-            self.keyed.early.insert(candidate.seq, None);
+            self.keyed.early.insert(candidate.seq, Early { until: now + self.keyed.patience, job: None });
         }
         self.keyed.shown.push(expected.job.delivery.into_record());
         false
@@ -215,7 +219,7 @@ impl Flight {
     /// The rows of the page are asked for anew. Those it has shown are read now: what lies before them may be another page's.
     pub(crate) fn page_begins_again(&mut self) {
         self.keyed.shown.clear();
-        self.keyed.early.retain(|_, job| job.is_some());
+        self.keyed.early.retain(|_, early| early.job.is_some());
     }
 
     /// The rows of a page, with those that it has shown and that were not read, in the order of their numbers.
@@ -235,7 +239,7 @@ impl Flight {
             self.keyed.whole = self.keyed.begun;
         }
         // The others did not find their way to a lane, or it is not their turn.
-        self.keyed.early.retain(|_, job| job.is_some());
+        self.keyed.early.retain(|_, early| early.job.is_some());
         let mut waiting = std::mem::take(&mut self.keyed.confirmed);
         waiting.sort_unstable();
         for seq in waiting {

@@ -370,6 +370,46 @@ async fn an_event_with_a_key_comes_after_what_another_process_wrote_before() {
     stage.probe.assert_in_order_per_key();
 }
 
+/// O1: a page shows the event before its writer has said that it is committed, and with it the next of its key. Neither is
+/// delivered until the writer has told, or has gone, or its time is over; and then in their order.
+#[tokio::test(start_paused = true)]
+async fn an_event_with_a_key_that_is_seen_early_keeps_its_place_and_waits_for_its_writer() {
+    enum End {
+        Confirm,
+        Drop,
+        Time,
+    }
+    for end in [End::Confirm, End::Drop, End::Time] {
+        let stage = Stage::new();
+        let ttl = if matches!(end, End::Time) { Duration::from_secs(5) } else { HOUR };
+        let outbox = stage.single().reservation_ttl(ttl).start().await.unwrap();
+        stage.read_through().await;
+        let reader = stage.faults().stop_before(Call::Page);
+        reader.reached().await;
+        let begun = tokio::time::Instant::now();
+        let mut tx = outbox.store().begin().await.unwrap();
+        let receipt = outbox.write(&mut tx, keyed("k")).await.unwrap();
+        outbox.store().commit(tx).await.unwrap();
+        let ids = [receipt.ids()[0], stage.write_cold([keyed("k")]).await[0]];
+        reader.open();
+        stage.read_through().await;
+        assert_eq!(stage.probe.log().begun(), 0, "the writer has not told");
+        match end {
+            End::Confirm => receipt.confirm(),
+            End::Drop => drop(receipt),
+            End::Time => {
+                stage.probe.wait_for(2).await;
+                assert!(begun.elapsed() >= ttl);
+                receipt.confirm();
+            }
+        }
+        stage.probe.wait_for(2).await;
+        outbox.shutdown().await;
+        stage.probe.assert_each_once(&ids);
+        stage.probe.assert_in_order_per_key();
+    }
+}
+
 /// O1, O8: of a transaction whose first receipt was dropped, the second event of the key does not overtake the first.
 #[tokio::test(start_paused = true)]
 async fn an_event_whose_receipt_was_dropped_is_not_overtaken_by_the_next_of_its_transaction() {
