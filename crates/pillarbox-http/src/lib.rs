@@ -70,6 +70,7 @@ mod message;
 mod options;
 mod signature;
 mod sink;
+mod target;
 
 pub use options::Options;
 pub use signature::{Secret, SignatureError, verify};

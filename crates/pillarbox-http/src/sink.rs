@@ -11,7 +11,7 @@ use pillarbox_core::port::{Abilities, BoxFuture, Confirms, Message, Pace, Sent, 
 use reqwest::{Client, Method, Request, Response, Url};
 use tokio::time::timeout;
 
-use crate::{Secret, connection::Connection, error, message};
+use crate::{Secret, connection::Connection, error, message, target::Targets};
 
 /// So much of a body becomes words, if it comes within so long.
 const WORDS: (usize, Duration) = (500, Duration::from_secs(1));
@@ -22,6 +22,7 @@ const REST: (usize, Duration) = (64 * 1024, Duration::from_millis(100));
 pub struct HttpSink {
     connection: Connection,
     url: Url,
+    targets: Targets,
     secrets: Vec<Secret>,
     answer_within: Duration,
     at_once: usize,
@@ -37,7 +38,8 @@ impl HttpSink {
         at_once: usize,
         largest: Option<usize>,
     ) -> Self {
-        Self { connection, url, secrets, answer_within, at_once, largest }
+        let targets = Targets::below(url.clone());
+        Self { connection, url, targets, secrets, answer_within, at_once, largest }
     }
 
     async fn send_one(&self, message: &Message, nobody: &OnceLock<SinkError>) -> Sent {
@@ -48,7 +50,8 @@ impl HttpSink {
         if let Some(error) = nobody.get() {
             return Err(error.clone());
         }
-        let request = message::request(message, &self.url, &self.secrets, SystemTime::now())?;
+        let target = self.targets.of(&message.topic)?;
+        let request = message::request(message, target, &self.secrets, SystemTime::now())?;
         let sent = self.ask(request).await;
         if let Err(error) = &sent
             && error.kind() == SinkErrorKind::Unavailable
@@ -75,14 +78,16 @@ impl HttpSink {
             self.connection.lost(client);
             error::no_answer(&message::origin(&self.url), error)
         })?;
-        let (status, headers) = (response.status(), response.headers().clone());
+        let status = response.status();
         // The status has said what counts: whatever becomes of the body, it holds.
-        let words = if status.is_success() {
-            beginning(response, REST).await;
-            String::new()
-        } else {
-            error::printable(&String::from_utf8_lossy(&beginning(response, WORDS).await))
-        };
+        if status.is_success() {
+            if response.content_length() != Some(0) {
+                beginning(response, REST).await;
+            }
+            return Ok(());
+        }
+        let headers = response.headers().clone();
+        let words = error::printable(&String::from_utf8_lossy(&beginning(response, WORDS).await));
         error::verdict(status, &headers, &words, SystemTime::now())
     }
 }

@@ -5,6 +5,8 @@
 //! is sent beside it when it is half full: then the sink has work while the first one's answers make room for more. Events
 //! of one key are never under way together: the next is delivered when the one before it is settled.
 //!
+//! A sink that wants one message at a time has no use for that task: the worker itself sends, when there is a place.
+//!
 //! Where the sink is the only handler, a worker hands over what waits together, and gets one answer for all of it:
 //! a worker for each message costs more than the message.
 //!
@@ -17,7 +19,7 @@
 //! - after the receiver's word, before the settle: the same.
 //!
 //! When deliveries are dropped, because the lease is lost or their time is over, and their messages still wait here, they are
-//! not sent.
+//! not sent. One that its worker is sending is given up: it may have arrived.
 
 use std::{collections::VecDeque, fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -28,7 +30,7 @@ use pillarbox_core::{
     engine::Handler,
     port::{BoxFuture, Message, Sent, Sink, SinkError, SinkErrorKind},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::{
     message::{Mode, traced},
@@ -68,6 +70,8 @@ pub struct Outlet {
     retry: Option<RetryPolicy>,
     timeout: Duration,
     queue: tokio::sync::OnceCell<mpsc::Sender<Waiting>>,
+    /// Of messages that are sent one by one.
+    places: Semaphore,
 }
 
 /// Messages that were handed over together, and who waits for the word on them.
@@ -84,6 +88,7 @@ impl Outlet {
         Self {
             id: format!("sink:{name}"),
             name,
+            places: Semaphore::new(sink.pace().batches.clamp(1, Semaphore::MAX_PERMITS)),
             sink,
             rules,
             mode: Mode::default(),
@@ -178,8 +183,18 @@ impl Outlet {
         Ok(message)
     }
 
+    /// How many deliveries may be with the sink at once, where it wants one message at a time.
+    pub(crate) fn places(&self) -> Option<usize> {
+        (self.most() == 1).then(|| self.sink.pace().batches.max(1))
+    }
+
     /// The receiver's word on each message; none at all if the sink is closed.
     async fn hand_over(&self, messages: Vec<Message>) -> Vec<Sent> {
+        if self.most() == 1 {
+            // Nobody closes it.
+            let _place = self.places.acquire().await;
+            return word_on(&*self.sink, &messages, self.timeout).await;
+        }
         let (answer, word) = oneshot::channel();
         let queue = self.queue.get_or_init(async || self.open()).await;
         match queue.send(Waiting { messages, answer }).await {
@@ -329,7 +344,16 @@ async fn send_batch(sink: &dyn Sink, waiting: Vec<Waiting>, within: Duration) {
     if batch.is_empty() {
         return;
     }
-    let sending = AssertUnwindSafe(sink.send(&batch)).catch_unwind();
+    let mut sent = word_on(sink, &batch, within).await.into_iter();
+    for (count, answer) in answers {
+        // Who does not wait any more is delivered to again.
+        let _ = answer.send(sent.by_ref().take(count).collect());
+    }
+}
+
+/// Sends a batch: a word on each of its messages, whatever the sink does.
+async fn word_on(sink: &dyn Sink, batch: &[Message], within: Duration) -> Vec<Sent> {
+    let sending = AssertUnwindSafe(sink.send(batch)).catch_unwind();
     let mut sent = match tokio::time::timeout(within, sending).await {
         Ok(Ok(sent)) => sent,
         Ok(Err(_)) => vec![Err(SinkError::failed("the sink panicked")); batch.len()],
@@ -337,9 +361,5 @@ async fn send_batch(sink: &dyn Sink, waiting: Vec<Waiting>, within: Duration) {
     };
     let missing = || SinkError::failed("the sink gave no answer for this message");
     sent.resize_with(batch.len(), || Err(missing()));
-    let mut sent = sent.into_iter();
-    for (count, answer) in answers {
-        // Who does not wait any more is delivered to again.
-        let _ = answer.send(sent.by_ref().take(count).collect());
-    }
+    sent
 }

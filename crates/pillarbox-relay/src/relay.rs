@@ -53,7 +53,9 @@ impl<S: Store> Relay<S> {
             if config.sinks.len() == 1 {
                 let deliveries = config.outbox.under_way();
                 outlet = outlet.at_once(deliveries / HANDS);
-                builder = builder.workers(deliveries.div_ceil(Handler::at_once(&outlet)));
+                let workers = deliveries.div_ceil(Handler::at_once(&outlet));
+                // More would wait in line.
+                builder = builder.workers(outlet.places().map_or(workers, |places| workers.min(places)));
             }
             builder = builder.handle_every(outlet);
         }
