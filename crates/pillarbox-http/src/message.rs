@@ -1,6 +1,6 @@
 //! From a message to a request, as the HTTP binding of CloudEvents 1.0 has it.
 
-use std::time::SystemTime;
+use std::{borrow::Cow, time::SystemTime};
 
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use pillarbox_core::port::{Message, SinkError};
@@ -82,14 +82,14 @@ fn headers(message: &Message) -> Result<HeaderMap, SinkError> {
     let content_type = HeaderValue::try_from(&*message.content_type);
     let content_type = content_type.map_err(|_| refused("content-type", "has a value that HTTP can't carry"))?;
     headers.insert(CONTENT_TYPE, content_type);
-    headers.insert("idempotency-key", text("idempotency-key", message.id.to_string())?);
+    headers.insert("idempotency-key", text("idempotency-key", message.id.to_string().into())?);
     let is_binary = !message.attributes.is_empty();
     let key = message.key.as_ref().filter(|_| is_binary).map(|key| ("partitionkey", key.as_str()));
     for (name, value) in key.into_iter().chain(message.attributes.iter().map(|(name, value)| (&**name, &**value))) {
         // The binding's place for it is content-type.
         if name != "datacontenttype" {
             let full = attribute(name)?;
-            let value = text(full.as_str(), utf8_percent_encode(value, ATTRIBUTE).to_string())?;
+            let value = text(full.as_str(), utf8_percent_encode(value, ATTRIBUTE).into())?;
             headers.insert(full, value);
         }
     }
@@ -130,17 +130,17 @@ fn sign(headers: &mut HeaderMap, message: &Message, secrets: &[Secret], now: Sys
     for (name, value) in
         [(signature::ID, id), (signature::TIMESTAMP, timestamp), (signature::SIGNATURE, signatures.join(" "))]
     {
-        headers.insert(name, text(name, value)?);
+        headers.insert(name, text(name, value.into())?);
     }
     Ok(())
 }
 
 /// The value as HTTP can carry it.
-fn carried(name: &str, value: &str) -> String {
+fn carried<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     if matches!(name, "traceparent" | "tracestate" | "baggage") {
-        return value.to_owned();
+        return value.into();
     }
-    let encoded = utf8_percent_encode(value, VALUE).to_string();
+    let encoded = Cow::from(utf8_percent_encode(value, VALUE));
     // Spaces at the ends are the protocol's, and would be lost.
     let inner = encoded.trim_matches(' ');
     if inner.len() == encoded.len() {
@@ -148,11 +148,15 @@ fn carried(name: &str, value: &str) -> String {
     }
     let before = encoded.len() - encoded.trim_start_matches(' ').len();
     let after = encoded.len() - before - inner.len();
-    [&"%20".repeat(before), inner, &"%20".repeat(after)].concat()
+    [&"%20".repeat(before), inner, &"%20".repeat(after)].concat().into()
 }
 
-fn text(name: &str, value: String) -> Result<HeaderValue, SinkError> {
-    HeaderValue::try_from(value).map_err(|_| refused(name, "has a value that HTTP can't carry"))
+fn text(name: &str, value: Cow<'_, str>) -> Result<HeaderValue, SinkError> {
+    let value = match value {
+        Cow::Borrowed(text) => HeaderValue::from_str(text),
+        Cow::Owned(text) => HeaderValue::try_from(text),
+    };
+    value.map_err(|_| refused(name, "has a value that HTTP can't carry"))
 }
 
 fn refused(name: &str, why: &str) -> SinkError {
