@@ -24,7 +24,8 @@ use tokio::sync::Semaphore;
 use super::{Arrivals, Broker, Names, sink};
 use crate::{Result, backend::EVENT_TYPE};
 
-const PARTITIONS: i32 = 4;
+/// The mock keeps 5 MiB of each, and forgets the oldest: so many that a whole round is kept.
+const PARTITIONS: i32 = 32;
 
 /// A cluster of one broker.
 #[derive(Debug)]
