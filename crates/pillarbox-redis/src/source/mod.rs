@@ -1,19 +1,23 @@
 //! The source itself.
 
+mod earlier;
+
 use std::{
     collections::VecDeque,
     fmt,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+use futures_util::{StreamExt as _, stream::FuturesOrdered};
 use pillarbox_core::port::{BoxFuture, Gives, Received, SinkError, Source, Ticket, Tickets};
-use redis::{Cmd, Pipeline, RedisResult, Value};
-use tokio::time::{Instant, timeout_at};
+use redis::{Cmd, Pipeline, RedisResult, Value, aio::ConnectionLike as _};
+use tokio::time::{Instant, error::Elapsed, timeout_at};
 
+use self::earlier::is_due;
 use crate::{
     Subscription,
     connection::{Connection, Open},
@@ -24,32 +28,11 @@ use crate::{
 /// How the names of consumers begin, so that those of dead processes are known as such.
 const PREFIX: &str = "pillarbox-";
 
-/// How often consumers are looked for that are gone.
-const SWEEP: Duration = Duration::from_mins(10);
+/// So many entries come in one answer at the most: they are dealt with while the next are on their way.
+const AT_ONCE: usize = 500;
 
 /// What was given back counts as this old, in milliseconds: older than any time after which others take it.
 const LONG_AGO: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
-
-/// Sets how long entries have been idle, of those that are this consumer's yet.
-const SET_IDLE: &str = "
-for n = 4, #ARGV do
-  local found = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[n], ARGV[n], 1)
-  if found[1] and found[1][2] == ARGV[2] then
-    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[n], 'IDLE', ARGV[3], 'JUSTID')
-  end
-end";
-
-/// Removes consumers of ours that have not been heard of for a time and have no entries. In one step: a consumer that is
-/// removed takes its entries with it.
-const REMOVE_DEAD: &str = "
-for _, flat in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
-  local consumer = {}
-  for n = 1, #flat, 2 do consumer[flat[n]] = flat[n + 1] end
-  local is_ours = string.sub(consumer.name, 1, #ARGV[3]) == ARGV[3] and consumer.name ~= ARGV[2]
-  if is_ours and consumer.pending == 0 and consumer.idle > tonumber(ARGV[4]) then
-    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], consumer.name)
-  end
-end";
 
 /// Receives entries of Redis Streams. Made by [`Options::subscribe`](crate::Options::subscribe).
 pub struct RedisSource {
@@ -62,7 +45,7 @@ pub struct RedisSource {
     // One receives at a time.
     reading: tokio::sync::Mutex<Reading>,
     // By the stream's place in the subscription, and the entry's id. Good on any connection.
-    tickets: Mutex<Tickets<(usize, String), ()>>,
+    tickets: Mutex<Tickets<(usize, Arc<str>), ()>>,
     // Something was given back, and nobody has looked for it yet.
     is_given_back: AtomicBool,
 }
@@ -72,17 +55,28 @@ struct Reading {
     // With the groups on it.
     open: Option<Open>,
     came: VecDeque<Received>,
+    // Questions for new entries that are under way on it. They outlive a receive that is dropped.
+    asked: FuturesOrdered<BoxFuture<'static, Answered>>,
+    // How many entries they may bring.
+    asked_for: usize,
+    // The last answer was as long as it might be: there seem to be more.
+    is_flowing: bool,
     // Entries may have been given to this consumer in an answer that it has not seen.
     is_unsure: bool,
     claimed: Option<Instant>,
     swept: Option<Instant>,
 }
 
-/// An entry that was given to somebody before.
-struct Pending {
-    id: String,
-    deliveries: u32,
+impl Reading {
+    /// Nobody waits any more for what is under way.
+    fn forget_asked(&mut self) {
+        self.is_unsure |= !self.asked.is_empty();
+        (self.asked, self.asked_for, self.is_flowing) = (FuturesOrdered::new(), 0, false);
+    }
 }
+
+/// For how many entries was asked, and the answer.
+type Answered = (usize, Result<RedisResult<Value>, Elapsed>);
 
 impl RedisSource {
     pub(crate) fn new(waiting: Connection, asking: Connection, subscription: Subscription) -> Self {
@@ -101,6 +95,7 @@ impl RedisSource {
                 && let Some(open) = reading.open.take()
             {
                 self.waiting.discard(&open);
+                reading.forget_asked();
             }
             // What came before the error comes now, and the error the next time.
             if reading.came.is_empty() {
@@ -118,151 +113,60 @@ impl RedisSource {
             let open = self.prepared(&self.waiting).await?;
             reading.open.insert(open).clone()
         };
-        if reading.is_unsure {
-            self.take_own(&mut open, reading, most).await?;
-        }
         let every = self.subscription.again_after / 4;
-        let is_due = reading.claimed.is_none_or(|claimed| claimed.elapsed() >= every);
-        if reading.came.is_empty() && (self.is_given_back.swap(false, Ordering::SeqCst) || is_due) {
-            self.take_idle(&mut open, reading, most).await?;
-            reading.claimed = Some(Instant::now());
-        }
-        if reading.swept.is_none_or(|swept| swept.elapsed() >= SWEEP) {
-            self.remove_dead(&mut open).await?;
-            reading.swept = Some(Instant::now());
+        // What is under way would look like entries whose answer was lost.
+        if reading.asked.is_empty() {
+            self.take_old(&mut open, reading, most, every).await?;
         }
         if reading.came.is_empty() {
-            self.take_new(&mut open, reading, most, self.subscription.wait.min(every)).await?;
+            self.take_new(&open, reading, most, self.subscription.wait.min(every)).await?;
         }
         Ok(())
     }
 
-    /// Entries that nobody had yet.
-    async fn take_new(
-        &self,
-        open: &mut Open,
-        reading: &mut Reading,
-        most: usize,
-        wait: Duration,
-    ) -> Result<(), SinkError> {
-        let Subscription { streams, group, .. } = &self.subscription;
-        let mut question = redis::cmd("XREADGROUP");
-        question.arg("GROUP").arg(group).arg(&self.consumer).arg("COUNT").arg(most);
-        question.arg("BLOCK").arg(millis(wait).max(1)).arg("STREAMS").arg(streams).arg(vec![">"; streams.len()]);
+    /// Entries that nobody had yet. While they flow, the next question is sent before the answer to the last one is read; but not
+    /// when something else is due, which has to wait until nothing is under way.
+    async fn take_new(&self, open: &Open, reading: &mut Reading, most: usize, wait: Duration) -> Result<(), SinkError> {
+        let every = self.subscription.again_after / 4;
+        let is_free = !self.is_given_back.load(Ordering::SeqCst) && !is_due(reading.claimed, every);
+        let ahead = if reading.is_flowing && is_free { 2 } else { 1 };
+        while reading.asked.len() < ahead && reading.asked_for < most {
+            let count = AT_ONCE.min(most - reading.asked_for);
+            reading.asked.push_back(self.ask_new(open, count, wait));
+            reading.asked_for += count;
+        }
+        let Some((count, answer)) = reading.asked.next().await else { return Ok(()) };
+        reading.asked_for -= count;
+        // If it is an error, it is not known whether entries were given.
         reading.is_unsure = true;
-        let answer = self.ask(&self.waiting, open, &question).await?;
+        let answer = answered(&self.waiting, answer)?;
         for (stream, entries) in entry::of_streams(answer) {
-            let Some(place) = streams.iter().position(|name| *name == stream) else { continue };
+            let Some(place) = self.subscription.streams.iter().position(|name| *name == stream) else { continue };
             for entry in entries {
                 self.give(reading, place, entry, 1);
             }
         }
         reading.is_unsure = false;
+        reading.is_flowing = reading.came.len() >= count;
         Ok(())
     }
 
-    /// Entries that are this consumer's, and that it does not know of: their answer was lost.
-    async fn take_own(&self, open: &mut Open, reading: &mut Reading, most: usize) -> Result<(), SinkError> {
-        const PAGE: usize = 100;
-        for place in 0..self.subscription.streams.len() {
-            let mut after = "-".to_owned();
-            loop {
-                let mut question = self.pending(place);
-                question.arg(&after).arg("+").arg(PAGE).arg(&self.consumer);
-                let page = pending(self.ask(&self.waiting, open, &question).await?);
-                let Some(last) = page.last().filter(|_| page.len() == PAGE).map(|last| format!("({}", last.id)) else {
-                    self.claim_unknown(open, reading, place, page).await?;
-                    break;
-                };
-                after = last;
-                self.claim_unknown(open, reading, place, page).await?;
-                if reading.came.len() >= most {
-                    // The others the next time.
-                    return Ok(());
-                }
-            }
-        }
-        reading.is_unsure = false;
-        Ok(())
-    }
-
-    async fn claim_unknown(
-        &self,
-        open: &mut Open,
-        reading: &mut Reading,
-        place: usize,
-        mut page: Vec<Pending>,
-    ) -> Result<(), SinkError> {
-        page.retain(|pending| !self.tickets().is_out(&(place, pending.id.clone())));
-        self.claim(open, reading, place, page, Duration::ZERO).await
-    }
-
-    /// Entries whose time is over: their consumer is gone, or has forgotten them, or has given them back.
-    async fn take_idle(&self, open: &mut Open, reading: &mut Reading, most: usize) -> Result<(), SinkError> {
-        let idle = self.subscription.again_after;
-        for place in 0..self.subscription.streams.len() {
-            let mut question = self.pending(place);
-            question.arg("IDLE").arg(millis(idle)).arg("-").arg("+").arg(most);
-            let page = pending(self.ask(&self.waiting, open, &question).await?);
-            if page.len() == most {
-                // There may be more.
-                self.is_given_back.store(true, Ordering::SeqCst);
-            }
-            self.claim(open, reading, place, page, idle).await?;
-        }
-        Ok(())
-    }
-
-    /// Those that are idle for this time yet: others may have been faster.
-    async fn claim(
-        &self,
-        open: &mut Open,
-        reading: &mut Reading,
-        place: usize,
-        page: Vec<Pending>,
-        idle: Duration,
-    ) -> Result<(), SinkError> {
-        if page.is_empty() {
-            return Ok(());
-        }
+    /// Sent when it is first waited for.
+    fn ask_new(&self, open: &Open, count: usize, wait: Duration) -> BoxFuture<'static, Answered> {
         let Subscription { streams, group, .. } = &self.subscription;
-        let mut question = redis::cmd("XCLAIM");
-        question.arg(&streams[place]).arg(group).arg(&self.consumer).arg(millis(idle));
-        for pending in &page {
-            question.arg(&pending.id);
-        }
-        let was_unsure = std::mem::replace(&mut reading.is_unsure, true);
-        let answer = self.ask(&self.waiting, open, &question).await?;
-        for entry in entry::all(answer) {
-            let before = page.iter().find(|pending| pending.id == entry.id).map_or(1, |pending| pending.deliveries);
-            self.give(reading, place, entry, before.saturating_add(1));
-        }
-        reading.is_unsure = was_unsure;
-        Ok(())
+        let mut question = redis::cmd("XREADGROUP");
+        question.arg("GROUP").arg(group).arg(&self.consumer).arg("COUNT").arg(count);
+        question.arg("BLOCK").arg(millis(wait).max(1)).arg("STREAMS").arg(streams).arg(vec![">"; streams.len()]);
+        // It may stand behind another, and both may wait.
+        let deadline = Instant::now() + wait * 2 + self.waiting.options().answer_within;
+        let mut connection = open.connection.clone();
+        Box::pin(async move { (count, timeout_at(deadline, connection.req_packed_command(&question)).await) })
     }
 
     fn give(&self, reading: &mut Reading, place: usize, entry: Entry, deliveries: u32) {
-        let ticket = self.tickets().issue((place, entry.id.clone()), ());
+        let ticket = self.tickets().issue((place, entry.id.as_str().into()), ());
         let message = entry.incoming(&self.subscription.streams[place]);
         reading.came.push_back(Received { ticket, deliveries, message });
-    }
-
-    fn pending(&self, place: usize) -> Cmd {
-        let mut question = redis::cmd("XPENDING");
-        question.arg(&self.subscription.streams[place]).arg(&self.subscription.group);
-        question
-    }
-
-    async fn remove_dead(&self, open: &mut Open) -> Result<(), SinkError> {
-        // One that lives, and was removed because it had nothing, is made anew when it reads.
-        let idle = self.subscription.again_after.saturating_mul(2);
-        for stream in &self.subscription.streams {
-            let mut question = redis::cmd("EVAL");
-            question.arg(REMOVE_DEAD).arg(1).arg(stream).arg(&self.subscription.group);
-            question.arg(&self.consumer).arg(PREFIX).arg(millis(idle));
-            self.ask(&self.waiting, open, &question).await?;
-        }
-        Ok(())
     }
 
     /// A connection on which the groups are there.
@@ -296,14 +200,11 @@ impl RedisSource {
         opened.unwrap_or_else(|_| Err(error::silent(connection.addr())))
     }
 
-    /// One answer to one question. It may stand behind another that was dropped, and that waits for entries.
+    /// One answer to one question.
     async fn ask(&self, connection: &Connection, open: &mut Open, question: &Cmd) -> Result<Value, SinkError> {
-        let deadline = Instant::now() + self.subscription.wait + connection.options().answer_within;
-        match timeout_at(deadline, question.query_async(&mut open.connection)).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(error::unreachable(connection.addr(), &error)),
-            Err(_) => Err(error::silent(connection.addr())),
-        }
+        let deadline = Instant::now() + connection.options().answer_within;
+        let answer = timeout_at(deadline, open.connection.req_packed_command(question)).await;
+        answered(connection, answer)
     }
 
     /// One answer a command.
@@ -329,7 +230,7 @@ impl RedisSource {
     async fn acknowledge_batch(&self, tickets: &[Ticket]) -> Vec<Result<(), SinkError>> {
         let Subscription { streams, group, .. } = &self.subscription;
         let void = || SinkError::failed("the ticket is not good any more: the message comes again, or has come");
-        let mut ids: Vec<Vec<String>> = vec![Vec::new(); streams.len()];
+        let mut ids: Vec<Vec<Arc<str>>> = vec![Vec::new(); streams.len()];
         // By the ticket: the stream, if the ticket is good.
         let places: Vec<Option<usize>> = {
             let mut out = self.tickets();
@@ -342,7 +243,7 @@ impl RedisSource {
         };
         let mut pipeline = Pipeline::new();
         for (stream, ids) in streams.iter().zip(&ids).filter(|(_, ids)| !ids.is_empty()) {
-            pipeline.cmd("XACK").arg(stream).arg(group).arg(ids);
+            pipeline.cmd("XACK").arg(stream).arg(group).arg(ids.iter().map(|id| &**id).collect::<Vec<_>>());
         }
         if pipeline.is_empty() {
             return places.iter().map(|_| Err(void())).collect();
@@ -377,22 +278,6 @@ impl RedisSource {
     }
 
     /// Entries of this consumer's count as idle for so long.
-    async fn set_idle(&self, entries: Vec<(usize, String)>, idle: u64) {
-        let mut pipeline = Pipeline::new();
-        for (place, stream) in self.subscription.streams.iter().enumerate() {
-            let ids: Vec<_> = entries.iter().filter(|(of, _)| *of == place).map(|(_, id)| id).collect();
-            if !ids.is_empty() {
-                pipeline.cmd("EVAL").arg(SET_IDLE).arg(1).arg(stream).arg(&self.subscription.group);
-                pipeline.arg(&self.consumer).arg(idle).arg(ids);
-            }
-        }
-        if pipeline.is_empty() {
-            return;
-        }
-        // What does not arrive is as if it was not said: the entries come again after their time.
-        let _ = self.tell(&pipeline).await;
-    }
-
     /// Tells Redis something that may be said twice. A connection that was not used for a while may be lost, and is found so:
     /// then once more, on another. One answer a command, and whether they are those to the second try.
     async fn tell(&self, pipeline: &Pipeline) -> Result<(Vec<RedisResult<Value>>, bool), SinkError> {
@@ -423,18 +308,23 @@ impl RedisSource {
         Ok(all)
     }
 
-    fn tickets(&self) -> MutexGuard<'_, Tickets<(usize, String), ()>> {
+    fn tickets(&self) -> MutexGuard<'_, Tickets<(usize, Arc<str>), ()>> {
         self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Not left to the command, which would look for an error in every part of an answer: here it is the whole.
+fn answered(connection: &Connection, answer: Result<RedisResult<Value>, Elapsed>) -> Result<Value, SinkError> {
+    let told = |error| error::unreachable(connection.addr(), &error);
+    match answer {
+        Ok(Ok(wrong @ Value::ServerError(_))) => wrong.extract_error().map_err(told),
+        Ok(answer) => answer.map_err(told),
+        Err(_) => Err(error::silent(connection.addr())),
     }
 }
 
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn pending(answer: Value) -> Vec<Pending> {
-    let rows: Vec<(String, String, u64, u32)> = redis::from_redis_value(answer).unwrap_or_default();
-    rows.into_iter().map(|(id, _, _, deliveries)| Pending { id, deliveries }).collect()
 }
 
 impl Source for RedisSource {
@@ -485,8 +375,7 @@ impl Source for RedisSource {
             self.waiting.close();
             let mut reading = self.reading.lock().await;
             reading.open = None;
-            // Nobody waits for what the last question brings.
-            reading.is_unsure = true;
+            reading.forget_asked();
         })
     }
 }
