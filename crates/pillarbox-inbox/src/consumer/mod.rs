@@ -14,8 +14,8 @@
 //! | `in_tx` | many messages in one transaction, with their entries in the inbox |
 //!
 //! Nothing is acknowledged before its work, or its place in the dead letter queue, is durable. When the process dies:
-//! - before a message's handler has run, or while it runs: the broker gives the message to another. With the inbox nothing of the
-//!   work is there; with a guard the mark may be (see [`Guard`]);
+//! - before a message's handler has run, also while it waits to be read, or while the handler runs: the broker gives the message to
+//!   another. With the inbox nothing of the work is there; with a guard the mark may be (see [`Guard`]);
 //! - between the work and the acknowledgement: it comes again, and inbox or guard know it. Without either, the handler is called
 //!   a second time;
 //! - between the dead letter queue and the acknowledgement: it comes again, and its handler has another round of attempts; if they

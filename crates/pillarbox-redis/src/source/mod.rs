@@ -1,4 +1,8 @@
 //! The source itself.
+//!
+//! When the process dies, or closes the source, while a question for new entries is under way: those of its answer are this
+//! consumer's, which knows nothing of them. Others of the group take them when they were idle for `again_after`, and so does this
+//! one at once if it lives and only its connection was lost.
 
 mod earlier;
 
@@ -132,7 +136,8 @@ impl RedisSource {
         let ahead = if reading.is_flowing && is_free { 2 } else { 1 };
         while reading.asked.len() < ahead && reading.asked_for < most {
             let count = AT_ONCE.min(most - reading.asked_for);
-            reading.asked.push_back(self.ask_new(open, count, wait));
+            let asked = self.ask_new(open, count, wait, reading.asked.len());
+            reading.asked.push_back(asked);
             reading.asked_for += count;
         }
         let Some((count, answer)) = reading.asked.next().await else { return Ok(()) };
@@ -151,14 +156,15 @@ impl RedisSource {
         Ok(())
     }
 
-    /// Sent when it is first waited for.
-    fn ask_new(&self, open: &Open, count: usize, wait: Duration) -> BoxFuture<'static, Answered> {
+    /// A question that is sent when it is first waited for, behind so many others.
+    fn ask_new(&self, open: &Open, count: usize, wait: Duration, behind: usize) -> BoxFuture<'static, Answered> {
         let Subscription { streams, group, .. } = &self.subscription;
         let mut question = redis::cmd("XREADGROUP");
         question.arg("GROUP").arg(group).arg(&self.consumer).arg("COUNT").arg(count);
         question.arg("BLOCK").arg(millis(wait).max(1)).arg("STREAMS").arg(streams).arg(vec![">"; streams.len()]);
-        // It may stand behind another, and both may wait.
-        let deadline = Instant::now() + wait * 2 + self.waiting.options().answer_within;
+        // Each of them may wait for entries.
+        let waits = wait * u32::try_from(behind + 1).unwrap_or(u32::MAX);
+        let deadline = Instant::now() + waits + self.waiting.options().answer_within;
         let mut connection = open.connection.clone();
         Box::pin(async move { (count, timeout_at(deadline, connection.req_packed_command(&question)).await) })
     }
