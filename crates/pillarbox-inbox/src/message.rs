@@ -361,6 +361,16 @@ mod tests {
     }
 
     #[test]
+    fn json_is_known_by_its_content_type_in_any_letter_case() {
+        for json in ["application/json", " Application/JSON ; charset=utf-8", "application/vnd.Acme+Json", "+json"] {
+            assert!(is_json(json), "{json}");
+        }
+        for other in ["", "json", "application/json5", "text/plain; x=+json", "application/json+x", "ü+jsön"] {
+            assert!(!is_json(other), "{other}");
+        }
+    }
+
+    #[test]
     fn times_are_read_with_any_offset() {
         let read = |text| parse_time(text).map(|time| time.to_string());
         assert_eq!(read("2026-01-02T03:04:05Z").as_deref(), Some("2026-01-02T03:04:05.000000Z"));
