@@ -184,7 +184,7 @@ impl RedisSource {
     }
 }
 
-pub(super) fn is_due(last: Option<Instant>, every: Duration) -> bool {
+fn is_due(last: Option<Instant>, every: Duration) -> bool {
     last.is_none_or(|last| last.elapsed() >= every)
 }
 

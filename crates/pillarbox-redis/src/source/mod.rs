@@ -16,12 +16,10 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt as _, stream::FuturesOrdered};
 use pillarbox_core::port::{BoxFuture, Gives, Received, SinkError, Source, Ticket, Tickets};
 use redis::{Cmd, Pipeline, RedisResult, Value, aio::ConnectionLike as _};
-use tokio::time::{Instant, error::Elapsed, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
-use self::earlier::is_due;
 use crate::{
     Subscription,
     connection::{Connection, Open},
@@ -33,7 +31,7 @@ use crate::{
 const PREFIX: &str = "pillarbox-";
 
 /// So many entries come in one answer at the most: they are dealt with while the next are on their way.
-const AT_ONCE: usize = 500;
+const AT_ONCE: usize = 1_000;
 
 /// What was given back counts as this old, in milliseconds: older than any time after which others take it.
 const LONG_AGO: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
@@ -59,28 +57,11 @@ struct Reading {
     // With the groups on it.
     open: Option<Open>,
     came: VecDeque<Received>,
-    // Questions for new entries that are under way on it. They outlive a receive that is dropped.
-    asked: FuturesOrdered<BoxFuture<'static, Answered>>,
-    // How many entries they may bring.
-    asked_for: usize,
-    // The last answer was as long as it might be: there seem to be more.
-    is_flowing: bool,
     // Entries may have been given to this consumer in an answer that it has not seen.
     is_unsure: bool,
     claimed: Option<Instant>,
     swept: Option<Instant>,
 }
-
-impl Reading {
-    /// Nobody waits any more for what is under way.
-    fn forget_asked(&mut self) {
-        self.is_unsure |= !self.asked.is_empty();
-        (self.asked, self.asked_for, self.is_flowing) = (FuturesOrdered::new(), 0, false);
-    }
-}
-
-/// For how many entries was asked, and the answer.
-type Answered = (usize, Result<RedisResult<Value>, Elapsed>);
 
 impl RedisSource {
     pub(crate) fn new(waiting: Connection, asking: Connection, subscription: Subscription) -> Self {
@@ -99,7 +80,6 @@ impl RedisSource {
                 && let Some(open) = reading.open.take()
             {
                 self.waiting.discard(&open);
-                reading.forget_asked();
             }
             // What came before the error comes now, and the error the next time.
             if reading.came.is_empty() {
@@ -118,55 +98,35 @@ impl RedisSource {
             reading.open.insert(open).clone()
         };
         let every = self.subscription.again_after / 4;
-        // What is under way would look like entries whose answer was lost.
-        if reading.asked.is_empty() {
-            self.take_old(&mut open, reading, most, every).await?;
-        }
+        self.take_old(&mut open, reading, most, every).await?;
         if reading.came.is_empty() {
-            self.take_new(&open, reading, most, self.subscription.wait.min(every)).await?;
+            self.take_new(&mut open, reading, most, self.subscription.wait.min(every)).await?;
         }
         Ok(())
     }
 
-    /// Entries that nobody had yet. While they flow, the next question is sent before the answer to the last one is read; but not
-    /// when something else is due, which has to wait until nothing is under way.
-    async fn take_new(&self, open: &Open, reading: &mut Reading, most: usize, wait: Duration) -> Result<(), SinkError> {
-        let every = self.subscription.again_after / 4;
-        let is_free = !self.is_given_back.load(Ordering::SeqCst) && !is_due(reading.claimed, every);
-        let ahead = if reading.is_flowing && is_free { 2 } else { 1 };
-        while reading.asked.len() < ahead && reading.asked_for < most {
-            let count = AT_ONCE.min(most - reading.asked_for);
-            let asked = self.ask_new(open, count, wait, reading.asked.len());
-            reading.asked.push_back(asked);
-            reading.asked_for += count;
-        }
-        let Some((count, answer)) = reading.asked.next().await else { return Ok(()) };
-        reading.asked_for -= count;
-        // If it is an error, it is not known whether entries were given.
+    /// Entries that nobody had yet.
+    async fn take_new(
+        &self,
+        open: &mut Open,
+        reading: &mut Reading,
+        most: usize,
+        wait: Duration,
+    ) -> Result<(), SinkError> {
+        let Subscription { streams, group, .. } = &self.subscription;
+        let mut question = redis::cmd("XREADGROUP");
+        question.arg("GROUP").arg(group).arg(&self.consumer).arg("COUNT").arg(most.min(AT_ONCE));
+        question.arg("BLOCK").arg(millis(wait).max(1)).arg("STREAMS").arg(streams).arg(vec![">"; streams.len()]);
         reading.is_unsure = true;
-        let answer = answered(&self.waiting, answer)?;
+        let answer = self.ask(&self.waiting, open, &question).await?;
         for (stream, entries) in entry::of_streams(answer) {
-            let Some(place) = self.subscription.streams.iter().position(|name| *name == stream) else { continue };
+            let Some(place) = streams.iter().position(|name| *name == stream) else { continue };
             for entry in entries {
                 self.give(reading, place, entry, 1);
             }
         }
         reading.is_unsure = false;
-        reading.is_flowing = reading.came.len() >= count;
         Ok(())
-    }
-
-    /// A question that is sent when it is first waited for, behind so many others.
-    fn ask_new(&self, open: &Open, count: usize, wait: Duration, behind: usize) -> BoxFuture<'static, Answered> {
-        let Subscription { streams, group, .. } = &self.subscription;
-        let mut question = redis::cmd("XREADGROUP");
-        question.arg("GROUP").arg(group).arg(&self.consumer).arg("COUNT").arg(count);
-        question.arg("BLOCK").arg(millis(wait).max(1)).arg("STREAMS").arg(streams).arg(vec![">"; streams.len()]);
-        // Each of them may wait for entries.
-        let waits = wait * u32::try_from(behind + 1).unwrap_or(u32::MAX);
-        let deadline = Instant::now() + waits + self.waiting.options().answer_within;
-        let mut connection = open.connection.clone();
-        Box::pin(async move { (count, timeout_at(deadline, connection.req_packed_command(&question)).await) })
     }
 
     fn give(&self, reading: &mut Reading, place: usize, entry: Entry, deliveries: u32) {
@@ -206,11 +166,16 @@ impl RedisSource {
         opened.unwrap_or_else(|_| Err(error::silent(connection.addr())))
     }
 
-    /// One answer to one question.
+    /// One answer to one question. It may stand behind another that was dropped, and that waits for entries.
     async fn ask(&self, connection: &Connection, open: &mut Open, question: &Cmd) -> Result<Value, SinkError> {
-        let deadline = Instant::now() + connection.options().answer_within;
-        let answer = timeout_at(deadline, open.connection.req_packed_command(question)).await;
-        answered(connection, answer)
+        let deadline = Instant::now() + self.subscription.wait + connection.options().answer_within;
+        let told = |error| error::unreachable(connection.addr(), &error);
+        // Not by the command itself, which would look for an error in every part of the answer: here it is the whole.
+        match timeout_at(deadline, open.connection.req_packed_command(question)).await {
+            Ok(Ok(wrong @ Value::ServerError(_))) => wrong.extract_error().map_err(told),
+            Ok(answer) => answer.map_err(told),
+            Err(_) => Err(error::silent(connection.addr())),
+        }
     }
 
     /// One answer a command.
@@ -319,16 +284,6 @@ impl RedisSource {
     }
 }
 
-/// Not left to the command, which would look for an error in every part of an answer: here it is the whole.
-fn answered(connection: &Connection, answer: Result<RedisResult<Value>, Elapsed>) -> Result<Value, SinkError> {
-    let told = |error| error::unreachable(connection.addr(), &error);
-    match answer {
-        Ok(Ok(wrong @ Value::ServerError(_))) => wrong.extract_error().map_err(told),
-        Ok(answer) => answer.map_err(told),
-        Err(_) => Err(error::silent(connection.addr())),
-    }
-}
-
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
@@ -381,7 +336,8 @@ impl Source for RedisSource {
             self.waiting.close();
             let mut reading = self.reading.lock().await;
             reading.open = None;
-            reading.forget_asked();
+            // Nobody waits for what the last question brings.
+            reading.is_unsure = true;
         })
     }
 }
