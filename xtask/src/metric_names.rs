@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::workspace;
 
 /// Where metrics have their names.
-const NAMES: &str = "crates/pillarbox-core/src/observe/mod.rs";
+const NAMES: [&str; 2] = ["crates/pillarbox-core/src/observe/mod.rs", "crates/pillarbox-inbox/src/consumer/observe.rs"];
 const PREFIX: &str = "pillarbox_";
 
 /// The full names of all metrics: the constants of the module `name`.
@@ -30,8 +30,10 @@ fn is_known(known: &BTreeSet<String>, name: &str) -> bool {
 
 #[test]
 fn dashboards_and_alerts_ask_for_metrics_that_there_are() {
-    let known = known(&workspace::read(NAMES).unwrap());
-    assert!(known.contains("pillarbox_delivered_total"), "{known:?}");
+    let known: BTreeSet<_> = NAMES.iter().flat_map(|file| known(&workspace::read(file).unwrap())).collect();
+    for one in ["pillarbox_delivered_total", "pillarbox_consumer_lag"] {
+        assert!(known.contains(one), "{known:?}");
+    }
     let dashboards =
         workspace::list("deploy").into_iter().filter(|path| path.extension().is_some_and(|it| it == "json"));
     let pages = ["docs/book/src/alerts.md", "docs/book/src/relay.md", "deploy/README.md"].map(Into::into);
@@ -42,7 +44,7 @@ fn dashboards_and_alerts_ask_for_metrics_that_there_are() {
         // The crate, in the page about the relay.
         let asked_for = asked_for(&text).into_iter().filter(|name| *name != "pillarbox_relay");
         let unknown: Vec<_> = asked_for.filter(|name| !is_known(&known, name)).collect();
-        assert!(unknown.is_empty(), "{}: {NAMES} has no {unknown:?}", page.display());
+        assert!(unknown.is_empty(), "{}: {NAMES:?} have no {unknown:?}", page.display());
     }
 }
 

@@ -1,6 +1,6 @@
 //! From a message of a broker to an event, as handlers take it.
 
-use std::{borrow::Cow, fmt::Write as _};
+use std::{borrow::Cow, fmt::Write as _, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -36,7 +36,7 @@ pub(crate) fn facts(message: &Incoming) -> Facts {
     let attribute = |name: &str| attribute(message, document.as_ref(), name).map(Cow::into_owned);
     let either = |header: &str, name: &str| message.header(header).map(str::to_owned).or_else(|| attribute(name));
     Facts {
-        id: id(message, document.as_ref()),
+        id: id(message, document.as_ref()).into_owned(),
         event_type: attribute("type").unwrap_or_else(|| message.topic.clone()),
         source: attribute("source"),
         saga_id: either("saga-id", "sagaid"),
@@ -45,11 +45,12 @@ pub(crate) fn facts(message: &Incoming) -> Facts {
 }
 
 /// What a message is known by when it comes again, and the event that it carries, or why it carries none.
-pub(crate) fn read(message: &Incoming) -> (String, Result<Event, String>) {
+pub(crate) fn read(message: &Incoming) -> (Arc<str>, Result<Event, String>) {
     let document = document(message);
-    let id = id(message, document.as_ref().ok().and_then(Option::as_ref));
-    let event = document.and_then(|document| event(message, document.as_ref(), &id));
-    (id, event)
+    let known = document.as_ref().map(Option::as_ref);
+    let id = id(message, known.ok().flatten());
+    let event = known.map_err(Clone::clone).and_then(|document| event(message, document, &id));
+    (id.into(), event)
 }
 
 /// An attribute, beside the payload or in it.
@@ -60,9 +61,11 @@ fn attribute<'a>(message: &'a Incoming, document: Option<&'a Document>, name: &s
     }
 }
 
-fn id(message: &Incoming, document: Option<&Document>) -> String {
-    let own = attribute(message, document, "id").map(Cow::into_owned);
-    own.or_else(|| message.id.clone()).and_then(storable).unwrap_or_else(|| content_id(message))
+fn id<'a>(message: &'a Incoming, document: Option<&'a Document>) -> Cow<'a, str> {
+    let own = attribute(message, document, "id");
+    own.or_else(|| message.id.as_deref().map(Cow::from))
+        .and_then(storable)
+        .unwrap_or_else(|| content_id(message).into())
 }
 
 /// Attributes that have a place of their own in an event; the others are headers.
@@ -119,8 +122,9 @@ fn event(message: &Incoming, document: Option<&Document>, id: &str) -> Result<Ev
 }
 
 pub(crate) fn is_json(content_type: &str) -> bool {
-    let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    kind == JSON || kind.ends_with("+json")
+    let kind = content_type.split(';').next().unwrap_or_default().trim();
+    let end = kind.len().checked_sub("+json".len()).and_then(|begin| kind.get(begin..));
+    kind.eq_ignore_ascii_case(JSON) || end.is_some_and(|end| end.eq_ignore_ascii_case("+json"))
 }
 
 /// The attributes and the data of a message in structured mode; none if it is in binary mode.
@@ -171,11 +175,11 @@ const LONGEST_ID: usize = NAME_LIMIT - 20;
 
 /// What a message of this id is known by: one that is too long stands for itself by its hash, or its message could never be
 /// marked, entered or parked. An empty one is none.
-fn storable(id: String) -> Option<String> {
+fn storable(id: Cow<'_, str>) -> Option<Cow<'_, str>> {
     match id.len() {
         0 => None,
         1..=LONGEST_ID => Some(id),
-        _ => Some(format!("sha256-{}", hex(&Sha256::digest(id.as_bytes())[..16]))),
+        _ => Some(format!("sha256-{}", hex(&Sha256::digest(id.as_bytes())[..16])).into()),
     }
 }
 
@@ -233,7 +237,8 @@ fn parse_time(text: &str) -> Option<Timestamp> {
     if !in_range || !fraction.bytes().all(|byte| byte.is_ascii_digit()) || fraction.is_empty() {
         return None;
     }
-    let micros: String = fraction.chars().chain("000000".chars()).take(6).collect();
+    let digits = fraction.bytes().map(|digit| i64::from(digit - b'0')).chain(std::iter::repeat(0));
+    let micros = digits.take(6).fold(0, |micros, digit| micros * 10 + digit);
     // Years begin in March here, so that the leap day is the last of its year.
     let (year, month) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
     let era = year.div_euclid(400);
@@ -241,7 +246,7 @@ fn parse_time(text: &str) -> Option<Timestamp> {
     let day_of_year = (153 * month + 2) / 5 + day - 1;
     let days = era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468;
     let seconds = days * 86_400 + hour * 3_600 + minute * 60 + second - offset;
-    Some(Timestamp::from_micros(seconds * 1_000_000 + micros.parse::<i64>().ok()?))
+    Some(Timestamp::from_micros(seconds * 1_000_000 + micros))
 }
 
 #[cfg(test)]
@@ -353,6 +358,16 @@ mod tests {
         }
         let large = Incoming { topic: "t".into(), payload: vec![b'x'; 2 << 20].into(), ..Incoming::default() };
         assert!(event_of(&large).is_err());
+    }
+
+    #[test]
+    fn json_is_known_by_its_content_type_in_any_letter_case() {
+        for json in ["application/json", " Application/JSON ; charset=utf-8", "application/vnd.Acme+Json", "+json"] {
+            assert!(is_json(json), "{json}");
+        }
+        for other in ["", "json", "application/json5", "text/plain; x=+json", "application/json+x", "ü+jsön"] {
+            assert!(!is_json(other), "{other}");
+        }
     }
 
     #[test]

@@ -43,30 +43,36 @@ pub(crate) struct About {
 pub(crate) fn incoming(message: async_nats::Message) -> Option<(Incoming, About)> {
     let reply = message.reply?;
     let place = Place::of(&reply)?;
-    let mut id = None;
-    let mut incoming = Incoming { topic: message.subject.to_string(), payload: message.payload, ..Incoming::default() };
+    let (sequence, deliveries) = (place.sequence, place.deliveries);
+    let mut incoming =
+        Incoming { topic: message.subject.as_str().to_owned(), payload: message.payload, ..Incoming::default() };
+    // Most of them are attributes.
+    incoming.attributes.reserve_exact(message.headers.as_ref().map_or(0, HeaderMap::len));
     for (name, values) in message.headers.iter().flat_map(HeaderMap::iter) {
         let name: &str = name.as_ref();
         let mut values = values.iter().map(|value| decode(value.as_str()));
-        let attribute =
-            name.get(..3).filter(|start| start.eq_ignore_ascii_case("ce-")).map(|_| name[3..].to_ascii_lowercase());
-        match attribute {
-            Some(name) if name == KEY => incoming.key = values.next().map(Key::from),
-            Some(name) => incoming.attributes.extend(values.next().map(|value| (name, value))),
-            None if name.eq_ignore_ascii_case("content-type") => {
-                incoming.content_type = values.next().unwrap_or_default();
+        let starts_with = |prefix: &str| name.get(..prefix.len()).is_some_and(|it| it.eq_ignore_ascii_case(prefix));
+        if starts_with("ce-") {
+            let Some(value) = values.next() else { continue };
+            let name = &name[3..];
+            if name.eq_ignore_ascii_case(KEY) {
+                incoming.key = Some(Key::from(value));
+            } else {
+                incoming.attributes.push((name.to_ascii_lowercase(), value.into_owned()));
             }
-            None if name.eq_ignore_ascii_case("nats-msg-id") => id = values.next().or(id),
-            // Between a server and its clients, and not to be sent again.
-            None if name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-")) => {}
-            None => incoming.headers.extend(values.map(|value| (name.to_owned(), value))),
+        } else if name.eq_ignore_ascii_case("content-type") {
+            incoming.content_type = values.next().unwrap_or_default().into_owned();
+        } else if name.eq_ignore_ascii_case("nats-msg-id") {
+            incoming.id = values.next().map(Cow::into_owned).or(incoming.id);
+        } else if !starts_with("nats-") {
+            // Those are between a server and its clients, and not to be sent again.
+            incoming.headers.extend(values.map(|value| (name.to_owned(), value.into_owned())));
         }
     }
     // A stream that was deleted and created again counts from 1: only with the time it is a number of its own.
     let of_place = || format!("{}:{}:{}", place.stream, place.sequence, place.nanos);
-    incoming.id = Some(id.unwrap_or_else(of_place));
-    let about = About { sequence: place.sequence, deliveries: place.deliveries, reply: reply.clone() };
-    Some((incoming, about))
+    incoming.id = Some(incoming.id.unwrap_or_else(of_place));
+    Some((incoming, About { reply, sequence, deliveries }))
 }
 
 /// What stands in the subject of an acknowledgement:
@@ -80,14 +86,16 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     fn of(reply: &'a str) -> Option<Self> {
-        let parts: Vec<_> = reply.strip_prefix("$JS.ACK.")?.split('.').collect();
-        let parts = match parts.len() {
-            7 => &parts[..],
-            9.. => &parts[2..],
+        let words = reply.strip_prefix("$JS.ACK.")?;
+        let before = match words.bytes().filter(|byte| *byte == b'.').count() + 1 {
+            7 => 0,
+            9.. => 2,
             _ => return None,
         };
-        let (stream, nanos) = (parts[0], parts[5]);
-        Some(Self { stream, sequence: parts[3].parse().ok()?, deliveries: parts[2].parse().ok()?, nanos })
+        let mut words = words.split('.').skip(before);
+        let (stream, _consumer, deliveries) = (words.next()?, words.next()?, words.next()?);
+        let (sequence, _of_consumer, nanos) = (words.next()?, words.next()?, words.next()?);
+        Some(Self { stream, sequence: sequence.parse().ok()?, deliveries: deliveries.parse().ok()?, nanos })
     }
 }
 
@@ -175,7 +183,10 @@ fn is_plain(byte: u8, is_end: bool) -> bool {
 }
 
 /// Undoes percent-encoding; what is none stays as it is.
-pub(crate) fn decode(text: &str) -> String {
+pub(crate) fn decode(text: &str) -> Cow<'_, str> {
+    if !text.as_bytes().contains(&b'%') {
+        return text.into();
+    }
     let bytes = text.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut place = 0;
@@ -186,7 +197,7 @@ pub(crate) fn decode(text: &str) -> String {
         decoded.push(value.unwrap_or(byte));
         place += if value.is_some() { 3 } else { 1 };
     }
-    String::from_utf8_lossy(&decoded).into_owned()
+    String::from_utf8_lossy(&decoded).into_owned().into()
 }
 
 #[cfg(test)]

@@ -233,7 +233,8 @@ impl Options {
             if self.root_certificate.is_some() && server.scheme() != "tls" {
                 return Err(refused("root_certificate is set, and the url is not tls://: nothing need be encrypted"));
             }
-            let (user, password) = (server.username().map(message::decode), server.password().map(message::decode));
+            let decoded = |part: Option<&str>| part.map(|part| message::decode(part).into_owned());
+            let (user, password) = (decoded(server.username()), decoded(server.password()));
             match (user, password) {
                 (Some(user), Some(password)) => {
                     other_than(self.user.as_ref(), &user)?;

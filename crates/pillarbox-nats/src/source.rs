@@ -31,6 +31,9 @@ use crate::{
 /// When it is asked again while so many messages are out that there may be no more.
 const WHILE_FULL: Duration = Duration::from_millis(100);
 
+/// So many messages are given at once at the most: they are dealt with while the rest of their batch is on its way.
+const AT_ONCE: usize = 1_000;
+
 /// Receives messages from NATS JetStream. Made by [`Options::subscribe`](crate::Options::subscribe).
 pub struct NatsSource {
     connection: Connection,
@@ -131,6 +134,8 @@ impl NatsSource {
                     }
                     if is_last {
                         reading.asked = None;
+                    }
+                    if is_last || reading.came.len() >= AT_ONCE {
                         return Ok(());
                     }
                 }

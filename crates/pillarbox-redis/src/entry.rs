@@ -4,6 +4,10 @@ use bytes::Bytes;
 use pillarbox_core::{domain::Key, port::Incoming};
 use redis::Value;
 
+/// How the names of attributes and of other headers begin.
+const ATTRIBUTE: &str = "ce_";
+const HEADER: &str = "header_";
+
 /// An entry: its id, and names and values in their order.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -16,17 +20,21 @@ impl Entry {
     pub(crate) fn incoming(self, stream: &str) -> Incoming {
         let mut id = None;
         let mut incoming = Incoming { topic: stream.to_owned(), ..Incoming::default() };
+        // Most of them are attributes.
+        incoming.attributes.reserve_exact(self.fields.len());
         for (name, value) in self.fields {
-            let Ok(name) = String::from_utf8(name) else { continue };
+            let Ok(mut name) = String::from_utf8(name) else { continue };
             if name == "payload" {
                 incoming.payload = Bytes::from(value);
                 continue;
             }
             let Ok(value) = String::from_utf8(value) else { continue };
-            if let Some(attribute) = name.strip_prefix("ce_") {
-                incoming.attributes.push((attribute.to_owned(), value));
-            } else if let Some(header) = name.strip_prefix("header_") {
-                incoming.headers.push((header.to_owned(), value));
+            if name.starts_with(ATTRIBUTE) {
+                name.drain(..ATTRIBUTE.len());
+                incoming.attributes.push((name, value));
+            } else if name.starts_with(HEADER) {
+                name.drain(..HEADER.len());
+                incoming.headers.push((name, value));
             } else {
                 match &*name {
                     "id" => id = Some(value),
@@ -87,15 +95,19 @@ fn pair(value: Value) -> Option<(Value, Value)> {
 
 /// Names and values by turns, or a map.
 fn fields(value: Value) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let pairs: Vec<(Value, Value)> = match value {
-        Value::Map(pairs) => pairs,
+    let both = |name: Value, value: Value| Some((bytes(name)?, bytes(value)?));
+    match value {
+        Value::Map(pairs) => pairs.into_iter().filter_map(|(name, value)| both(name, value)).collect(),
         Value::Array(flat) => {
+            let mut fields = Vec::with_capacity(flat.len() / 2);
             let mut flat = flat.into_iter();
-            std::iter::from_fn(|| Some((flat.next()?, flat.next()?))).collect()
+            while let (Some(name), Some(value)) = (flat.next(), flat.next()) {
+                fields.extend(both(name, value));
+            }
+            fields
         }
         _ => Vec::new(),
-    };
-    pairs.into_iter().filter_map(|(name, value)| Some((bytes(name)?, bytes(value)?))).collect()
+    }
 }
 
 fn bytes(value: Value) -> Option<Vec<u8>> {

@@ -72,12 +72,13 @@ impl Event {
         EventBuilder {
             id: None,
             event_type: event_type.into(),
-            aggregate_type: AggregateType::default(),
+            aggregate_type: None,
             aggregate_id: None,
             tenant_id: None,
             key: None,
             headers: Headers::new(),
-            payload: Vec::new(),
+            payload: None,
+            has_two_payloads: false,
             occurred_at: None,
             available_at: None,
             deliver_after: None,
@@ -91,12 +92,13 @@ impl Event {
         EventBuilder {
             id: Some(data.id),
             event_type: data.event_type.clone(),
-            aggregate_type: data.aggregate_type.clone(),
+            aggregate_type: Some(data.aggregate_type.clone()),
             aggregate_id: data.aggregate_id.clone(),
             tenant_id: data.tenant_id.clone(),
             key: data.key.clone(),
             headers: data.headers.clone(),
-            payload: vec![Ok(data.payload.clone())],
+            payload: Some(Ok(data.payload.clone())),
+            has_two_payloads: false,
             occurred_at: Some(data.occurred_at),
             available_at: self.available_at(),
             deliver_after: self.deliver_after(),
@@ -206,13 +208,14 @@ impl fmt::Debug for Event {
 pub struct EventBuilder {
     id: Option<EventId>,
     event_type: EventType,
-    aggregate_type: AggregateType,
+    aggregate_type: Option<AggregateType>,
     aggregate_id: Option<Box<str>>,
     tenant_id: Option<Box<str>>,
     key: Option<Key>,
     headers: Headers,
-    // Every payload that was set: more than one is a mistake that `build` reports.
-    payload: Vec<Result<Payload, EventError>>,
+    payload: Option<Result<Payload, EventError>>,
+    // A mistake that `build` reports.
+    has_two_payloads: bool,
     occurred_at: Option<Timestamp>,
     available_at: Option<Timestamp>,
     deliver_after: Option<Duration>,
@@ -228,7 +231,7 @@ impl EventBuilder {
 
     /// Sets what it happened to: the kind of thing, and which one.
     pub fn aggregate(mut self, aggregate_type: impl Into<AggregateType>, id: impl Into<Box<str>>) -> Self {
-        self.aggregate_type = aggregate_type.into();
+        self.aggregate_type = Some(aggregate_type.into());
         self.aggregate_id = Some(id.into());
         self
     }
@@ -241,7 +244,7 @@ impl EventBuilder {
 
     /// Sets the kind of thing alone.
     pub fn aggregate_type(mut self, aggregate_type: impl Into<AggregateType>) -> Self {
-        self.aggregate_type = aggregate_type.into();
+        self.aggregate_type = Some(aggregate_type.into());
         self
     }
 
@@ -277,31 +280,33 @@ impl EventBuilder {
     }
 
     /// Sets the payload: a value, serialised as JSON here and now.
-    pub fn json<T: Serialize + ?Sized>(mut self, value: &T) -> Self {
-        self.payload.push(Payload::json(value));
-        self
+    pub fn json<T: Serialize + ?Sized>(self, value: &T) -> Self {
+        self.and_payload(Payload::json(value))
     }
 
     /// Sets the payload: JSON text as it stands.
-    pub fn json_text(mut self, text: impl Into<String>) -> Self {
-        self.payload.push(Payload::json_text(text));
-        self
+    pub fn json_text(self, text: impl Into<String>) -> Self {
+        self.and_payload(Payload::json_text(text))
     }
 
     /// Sets the payload: bytes of any content type.
-    pub fn bytes(mut self, content_type: impl Into<Box<str>>, body: impl Into<bytes::Bytes>) -> Self {
-        self.payload.push(Ok(Payload::bytes(content_type, body)));
-        self
+    pub fn bytes(self, content_type: impl AsRef<str> + Into<Box<str>>, body: impl Into<bytes::Bytes>) -> Self {
+        self.and_payload(Ok(Payload::bytes(content_type, body)))
     }
 
     /// Replaces the payload, whatever was set before.
-    pub fn payload(mut self, payload: Payload) -> Self {
-        self.payload = vec![Ok(payload)];
-        self
+    pub fn payload(self, payload: Payload) -> Self {
+        self.try_payload(Ok(payload))
     }
 
     pub(crate) fn try_payload(mut self, payload: Result<Payload, EventError>) -> Self {
-        self.payload = vec![payload];
+        (self.payload, self.has_two_payloads) = (Some(payload), false);
+        self
+    }
+
+    fn and_payload(mut self, payload: Result<Payload, EventError>) -> Self {
+        self.has_two_payloads |= self.payload.is_some();
+        self.payload = Some(payload);
         self
     }
 
@@ -336,7 +341,8 @@ impl EventBuilder {
         now: impl FnOnce() -> Timestamp,
     ) -> Result<Event, EventError> {
         name("event type", self.event_type.as_str())?;
-        name("aggregate type", self.aggregate_type.as_str())?;
+        let aggregate_type = self.aggregate_type.unwrap_or_default();
+        name("aggregate type", aggregate_type.as_str())?;
         optional("aggregate id", self.aggregate_id.as_deref(), limit::NAME)?;
         optional("tenant id", self.tenant_id.as_deref(), limit::NAME)?;
         optional("ordering key", self.key.as_ref().map(Key::as_str), limit::KEY)?;
@@ -354,11 +360,10 @@ impl EventBuilder {
                 check("header value", value, limit::HEADERS)?;
             }
         }
-        let payload = match <[_; 1]>::try_from(self.payload) {
-            Ok([payload]) => payload?,
-            Err(none) if none.is_empty() => return Err(EventError::NoPayload),
-            Err(_) => return Err(EventError::TwoPayloads),
-        };
+        if self.has_two_payloads {
+            return Err(EventError::TwoPayloads);
+        }
+        let payload = self.payload.ok_or(EventError::NoPayload)??;
         name("content type", payload.content_type())?;
         if payload.len() > limit::PAYLOAD {
             return Err(EventError::TooLong { field: "payload", bytes: payload.len(), limit: limit::PAYLOAD });
@@ -372,7 +377,7 @@ impl EventBuilder {
         Ok(Event(Arc::new(Data {
             id: self.id.unwrap_or_else(id),
             event_type: self.event_type,
-            aggregate_type: self.aggregate_type,
+            aggregate_type,
             aggregate_id: self.aggregate_id,
             tenant_id: self.tenant_id,
             key: self.key,

@@ -1,5 +1,7 @@
 //! The body of an event: serialised once by the writer, and never touched again.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -11,7 +13,7 @@ pub const JSON: &str = "application/json";
 /// JSON text or bytes, with a content type. What a handler gets is byte for byte what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payload {
-    content_type: Box<str>,
+    content_type: Cow<'static, str>,
     body: Bytes,
     text: bool,
 }
@@ -20,24 +22,27 @@ impl Payload {
     /// Serialises a value as JSON, this once.
     pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<Self, EventError> {
         let body = serde_json::to_vec(value).map_err(|error| EventError::NotJson(error.to_string()))?;
-        Ok(Self { content_type: JSON.into(), body: body.into(), text: true })
+        Ok(Self { content_type: Cow::Borrowed(JSON), body: body.into(), text: true })
     }
 
     /// Takes JSON text as it stands; what is not JSON is refused.
     pub fn json_text(text: impl Into<String>) -> Result<Self, EventError> {
         let text = text.into();
         serde_json::from_str::<serde::de::IgnoredAny>(&text).map_err(|error| EventError::NotJson(error.to_string()))?;
-        Ok(Self { content_type: JSON.into(), body: text.into(), text: true })
+        Ok(Self { content_type: Cow::Borrowed(JSON), body: text.into(), text: true })
     }
 
     /// Takes bytes of any content type.
-    pub fn bytes(content_type: impl Into<Box<str>>, body: impl Into<Bytes>) -> Self {
-        Self { content_type: content_type.into(), body: body.into(), text: false }
+    pub fn bytes(content_type: impl AsRef<str> + Into<Box<str>>, body: impl Into<Bytes>) -> Self {
+        Self::stored(content_type, body, false)
     }
 
     /// A payload read back from a store: `text` is whether the store kept it as text.
-    pub fn stored(content_type: impl Into<Box<str>>, body: impl Into<Bytes>, text: bool) -> Self {
-        Self { content_type: content_type.into(), body: body.into(), text }
+    pub fn stored(content_type: impl AsRef<str> + Into<Box<str>>, body: impl Into<Bytes>, text: bool) -> Self {
+        // Hardly any is another, and this one need not be copied.
+        let is_json = content_type.as_ref() == JSON;
+        let content_type = if is_json { JSON.into() } else { content_type.into().into_string().into() };
+        Self { content_type, body: body.into(), text }
     }
 
     /// What the bytes are, such as `application/json`.

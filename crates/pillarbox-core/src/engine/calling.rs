@@ -3,10 +3,10 @@
 //! Workers of an outbox call in this way, and so do consumers of a broker. Nothing here knows where the event came from, or
 //! writes anything down.
 
-use std::{any::Any, panic::AssertUnwindSafe, sync::Arc};
+use std::{any::Any, future::poll_fn, panic::AssertUnwindSafe, pin::pin, sync::Arc, task::Poll};
 
 use futures_util::FutureExt;
-use tokio::time::{Duration, timeout};
+use tokio::time::{Duration, Instant, timeout};
 use tracing::Span;
 
 use super::{
@@ -165,11 +165,20 @@ pub(crate) async fn guard<T, F>(limit: Duration, make: impl FnOnce() -> F) -> Re
 where
     F: Future<Output = Result<T, HandlerError>>,
 {
-    let guarded = AssertUnwindSafe(async { make().await }).catch_unwind();
-    match timeout(limit, guarded).await {
-        Ok(Ok(answer)) => answer.map_err(Failure::from),
-        Ok(Err(panic)) => Err(Failure::Panic(panic_text(&*panic))),
-        Err(_) => Err(Failure::Timeout(limit)),
+    let begun = Instant::now();
+    let mut guarded = pin!(AssertUnwindSafe(async { make().await }).catch_unwind());
+    // Who has nothing to wait for needs no timer.
+    let first = poll_fn(|context| Poll::Ready(guarded.as_mut().poll(context))).await;
+    let ended = match first {
+        Poll::Ready(ended) => ended,
+        Poll::Pending => match timeout(limit.saturating_sub(begun.elapsed()), guarded).await {
+            Ok(ended) => ended,
+            Err(_) => return Err(Failure::Timeout(limit)),
+        },
+    };
+    match ended {
+        Ok(answer) => answer.map_err(Failure::from),
+        Err(panic) => Err(Failure::Panic(panic_text(&*panic))),
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use pillarbox_core::{
-    domain::Delivery,
+    domain::{Delivery, Key},
     port::{Incoming, Ticket},
 };
 use tokio::time::Instant;
@@ -20,14 +20,14 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) ticket: Ticket,
-    pub(super) message: Arc<Incoming>,
+    pub(super) message: Incoming,
     /// What it is known by when it comes again.
     pub(super) id: Arc<str>,
     pub(super) next: Next,
     /// Whether the guard has its mark, made for this job.
     pub(super) marked: Marked,
-    /// Whose mark it is: of this job alone, so that what is taken off is no other delivery's.
-    pub(super) by: Arc<str>,
+    /// Whose mark it is: of this job alone, so that what is taken off is no other delivery's. Empty where the guard is not asked.
+    pub(super) by: Box<str>,
     /// How often the consumer's own database has failed it in a row.
     pub(super) setbacks: u32,
 }
@@ -62,7 +62,7 @@ impl Next {
 /// The lane of a key, or of a message without one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum LaneKey {
-    Key(Arc<str>),
+    Key(Key),
     Alone(Arc<str>),
 }
 
@@ -99,9 +99,13 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// Takes a message on.
+    /// Messages have come, and are added once they are read.
+    pub(super) fn expect(&mut self, tickets: impl Iterator<Item = Ticket>) {
+        self.tickets.extend(tickets);
+    }
+
+    /// Takes a message on that was expected.
     pub(super) fn add(&mut self, key: LaneKey, job: Job) {
-        self.tickets.insert(job.ticket);
         let lane = self.of_key.entry(key.clone()).or_default();
         // Most lanes have one, and a queue would begin with room for four.
         lane.jobs.reserve_exact(1);
@@ -117,9 +121,11 @@ impl Lanes {
     pub(super) fn draw(&mut self, most: usize, now: Instant) -> Vec<Drawn> {
         self.wake(now);
         let mut drawn: Vec<Drawn> = Vec::new();
-        let mut ids: HashSet<Arc<str>> = HashSet::new();
+        let most = most.max(1);
+        // With room from the beginning: it would grow under the lock.
+        let mut ids: HashSet<Arc<str>> = HashSet::with_capacity(most.min(self.tickets.len()));
         let mut looked_at = self.ready.len();
-        while ids.len() < most.max(1) && looked_at > 0 {
+        while ids.len() < most && looked_at > 0 {
             looked_at -= 1;
             let Some(key) = self.ready.pop_front() else { break };
             let Some(lane) = self.of_key.get_mut(&key) else { continue };
@@ -132,7 +138,7 @@ impl Lanes {
             let mut count = 0;
             for job in &lane.jobs {
                 let fits = count == 0 || works && job.next.works();
-                if !fits || ids.len() >= most.max(1) || !ids.insert(job.id.clone()) {
+                if !fits || ids.len() >= most || !ids.insert(job.id.clone()) {
                     break;
                 }
                 count += 1;
@@ -246,7 +252,7 @@ mod tests {
         let delivery = Delivery::new(record, Epoch(0));
         Job {
             ticket: Ticket(number),
-            message: Arc::default(),
+            message: Incoming::default(),
             id: number.to_string().into(),
             next: if works { Next::Work(delivery) } else { Next::Handle(delivery) },
             marked: Marked::No,

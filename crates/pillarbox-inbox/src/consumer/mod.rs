@@ -1,9 +1,9 @@
 //! The consumer loop: receive, drop what is known, handle, acknowledge.
 //!
 //! ```text
-//!  broker ──> pump ──> lanes ──> workers ──> handlers ──> acknowledger ──> broker
-//!                        ▲           │ given up: dead letter queue, then ──┘
-//!                        └─ again ───┘
+//!  broker ──> pump ──> reader ──> lanes ──> workers ──> handlers ──> acknowledger ──> broker
+//!                                   ▲           │ given up: dead letter queue, then ──┘
+//!                                   └─ again ───┘
 //! ```
 //!
 //! | file | what it does |
@@ -14,8 +14,8 @@
 //! | `in_tx` | many messages in one transaction, with their entries in the inbox |
 //!
 //! Nothing is acknowledged before its work, or its place in the dead letter queue, is durable. When the process dies:
-//! - before a message's handler has run, or while it runs: the broker gives the message to another. With the inbox nothing of the
-//!   work is there; with a guard the mark may be (see [`Guard`]);
+//! - before a message's handler has run, also while it waits to be read, or while the handler runs: the broker gives the message to
+//!   another. With the inbox nothing of the work is there; with a guard the mark may be (see [`Guard`]);
 //! - between the work and the acknowledgement: it comes again, and inbox or guard know it. Without either, the handler is called
 //!   a second time;
 //! - between the dead letter queue and the acknowledgement: it comes again, and its handler has another round of attempts; if they
@@ -37,7 +37,7 @@ use pillarbox_core::{
     port::{Received, Source, Ticket},
 };
 use tokio::{
-    sync::Notify,
+    sync::{Notify, mpsc},
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -54,6 +54,9 @@ use self::{
     worker::Worker,
 };
 use crate::{ConsumerSettings, DeadLetters, Guard, message};
+
+/// So many are read before they are given to workers: these begin early, and don't wait for the lock for long.
+const AT_ONCE: usize = 500;
 
 /// How often the lag is looked at.
 const SAMPLE_EVERY: Duration = Duration::from_secs(10);
@@ -143,7 +146,9 @@ impl Consumer {
         for _ in 0..shared.settings.workers {
             workers.spawn(Worker::new(shared.clone()).run(stop.clone(), abort.clone()));
         }
-        tasks.spawn(shared.clone().pump(stop.clone()));
+        let (came, coming) = mpsc::channel(1);
+        tasks.spawn(shared.clone().pump(came, stop.clone()));
+        tasks.spawn(shared.clone().read(coming));
         tasks.spawn(shared.clone().hold(end.clone()));
         tasks.spawn(shared.clone().upkeep(stop.clone()));
         tasks.spawn(shared.clone().sample(stop.clone()));
@@ -187,8 +192,8 @@ impl Consumer {
 }
 
 impl Shared {
-    /// Fills the lanes.
-    async fn pump(self: Arc<Self>, stop: CancellationToken) {
+    /// Asks for as many as there is room for, again and again: what has come is read by another task meanwhile.
+    async fn pump(self: Arc<Self>, came: mpsc::Sender<Vec<Received>>, stop: CancellationToken) {
         let mut pause = Duration::from_millis(50);
         loop {
             let room = self.settings.prefetch.saturating_sub(self.lanes.lock().held());
@@ -207,7 +212,12 @@ impl Shared {
             match received {
                 Ok(messages) => {
                     pause = Duration::from_millis(50);
-                    self.take_on(messages);
+                    self.meters.received.increment(messages.len() as u64);
+                    // From here on they are held, and go back to the broker at the end if nothing else becomes of them.
+                    self.lanes.lock().expect(messages.iter().map(|message| message.ticket));
+                    if came.send(messages).await.is_err() {
+                        return;
+                    }
                 }
                 Err(error) => {
                     self.meters.errors.increment(1);
@@ -222,10 +232,19 @@ impl Shared {
         }
     }
 
-    fn take_on(&self, messages: Vec<Received>) {
-        self.meters.received.increment(messages.len() as u64);
+    /// Fills the lanes.
+    async fn read(self: Arc<Self>, mut coming: mpsc::Receiver<Vec<Received>>) {
+        while let Some(messages) = coming.recv().await {
+            let mut messages = messages.into_iter();
+            while messages.len() > 0 {
+                self.take_on(messages.by_ref().take(AT_ONCE));
+            }
+        }
+    }
+
+    fn take_on(&self, messages: impl Iterator<Item = Received>) {
         // Read before the lock is taken: workers wait for it with their threads.
-        let jobs: Vec<_> = messages.into_iter().map(|received| self.job(received)).collect();
+        let jobs: Vec<_> = messages.map(|received| self.job(received)).collect();
         let count = jobs.len();
         let mut lanes = self.lanes.lock();
         jobs.into_iter().for_each(|(key, job)| lanes.add(key, job));
@@ -239,7 +258,6 @@ impl Shared {
     fn job(&self, received: Received) -> (LaneKey, Job) {
         let Received { ticket, deliveries, message } = received;
         let (id, event) = message::read(&message);
-        let id: Arc<str> = id.into();
         let next = match event {
             Err(reason) => Next::Park { reason: format!("the message can't be read: {reason}"), attempts: 0 },
             Ok(_) if deliveries > self.settings.max_deliveries => {
@@ -265,14 +283,14 @@ impl Shared {
         };
         // Only who works in no transaction asks the guard.
         let by = match &next {
-            Next::Work(_) => self.name.clone(),
+            Next::Work(_) => Box::default(),
             Next::Handle(_) | Next::Park { .. } => pillarbox_core::new_id().to_string().into(),
         };
         let key = match &message.key {
-            Some(key) => LaneKey::Key(key.as_str().into()),
+            Some(key) => LaneKey::Key(key.clone()),
             None => LaneKey::Alone(id.clone()),
         };
-        (key, Job { ticket, message: Arc::new(message), id, next, marked: Marked::No, by, setbacks: 0 })
+        (key, Job { ticket, message, id, next, marked: Marked::No, by, setbacks: 0 })
     }
 
     /// Tells the broker what is dealt with, many at a time.

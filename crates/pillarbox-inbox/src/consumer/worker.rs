@@ -36,6 +36,7 @@ pub(super) struct Worker {
 }
 
 /// What becomes of a job for now.
+#[expect(clippy::large_enum_variant, reason = "it is looked at where it is made, and never kept")]
 enum Fate {
     /// It is dealt with.
     Over,

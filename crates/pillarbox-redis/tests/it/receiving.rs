@@ -1,6 +1,6 @@
 //! The Redis source passes the exam, and the quirks of consumer groups.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use pillarbox_core::port::{Received, Sink as _, Source};
 use pillarbox_redis::Subscription;
@@ -126,5 +126,76 @@ fn a_group_that_was_deleted_is_made_anew() {
         };
         assert!(error.to_string().contains("NOGROUP"), "{error}");
         assert_eq!(receive(&source, 1).await.len(), 1);
+    });
+}
+
+/// Appends entries whose payloads are numbers, in their order.
+async fn append_numbers(place: &Redis, count: usize) {
+    let mut pipeline = redis::pipe();
+    for number in 0..count {
+        pipeline.cmd("XADD").arg(&*place.topic()).arg("*").arg("payload").arg(number).ignore();
+    }
+    pipeline.query_async::<()>(&mut connect(&Shared::Redis.url()).await).await.expect("XADD");
+}
+
+fn number(received: &Received) -> usize {
+    std::str::from_utf8(&received.message.payload).expect("text").parse().expect("a number")
+}
+
+#[test]
+fn a_flow_comes_in_order_and_no_more_is_out_than_was_asked_for() {
+    const MOST: usize = 1_200;
+    run(async {
+        let place = Redis::fresh().await;
+        append_numbers(&place, 3_300).await;
+        let source = place.source("billing", LATE);
+        let mut came: Vec<Received> = Vec::new();
+        while came.len() < 3_300 {
+            let before = came.len();
+            came.extend(source.receive(MOST).await.expect("messages"));
+            assert!(came.len() <= before + MOST, "{}", came.len() - before);
+            let pending: StreamPendingReply = ask(&["XPENDING", &place.topic(), "billing"]).await;
+            assert!((came.len()..=before + MOST).contains(&pending.count()), "{} of {before}", pending.count());
+        }
+        assert!(came.iter().map(number).eq(0..3_300), "not in order");
+        assert!(came.iter().all(|received| received.deliveries == 1));
+        let tickets: Vec<_> = came.iter().map(|received| received.ticket).collect();
+        assert!(source.acknowledge(&tickets).await.iter().all(Result::is_ok));
+        assert_eq!(source.lag().await, Ok(Some(0)));
+    });
+}
+
+#[test]
+fn entries_of_an_answer_that_was_lost_come_again_at_once() {
+    run(async {
+        let place = Redis::fresh().await;
+        append_numbers(&place, 3_000).await;
+        // Nobody waits for so long: what comes again was known to be lost.
+        let source = place.source("billing", LATE);
+        let mut came = source.receive(2_000).await.expect("messages");
+        place.proxy().lose_answers();
+        let dropped = tokio::time::timeout(Duration::ZERO, source.receive(2_000)).await;
+        assert!(dropped.is_err(), "{dropped:?}");
+        // Redis has answered, and nobody has heard of it.
+        let pending = async || -> usize {
+            let reply: StreamPendingReply = ask(&["XPENDING", &place.topic(), "billing"]).await;
+            reply.count()
+        };
+        while pending().await < came.len() + 1_000 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        place.proxy().cut();
+        place.proxy().resume();
+        let mut failures = 0;
+        while came.len() < 3_000 {
+            match source.receive(2_000).await {
+                Ok(received) => came.extend(received),
+                Err(_) => failures += 1,
+            }
+        }
+        assert_eq!(failures, 1, "the connection was lost once");
+        let mut numbers: Vec<_> = came.iter().map(number).collect();
+        numbers.sort_unstable();
+        assert!(numbers.into_iter().eq(0..3_000), "not each once");
     });
 }

@@ -1,17 +1,23 @@
 //! The source itself.
+//!
+//! When the process dies, or closes the source, while a question for new entries is under way: those of its answer are this
+//! consumer's, which knows nothing of them. Others of the group take them when they were idle for `again_after`, and so does this
+//! one at once if it lives and only its connection was lost.
+
+mod earlier;
 
 use std::{
     collections::VecDeque,
     fmt,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use pillarbox_core::port::{BoxFuture, Gives, Received, SinkError, Source, Ticket, Tickets};
-use redis::{Cmd, Pipeline, RedisResult, Value};
+use redis::{Cmd, Pipeline, RedisResult, Value, aio::ConnectionLike as _};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
@@ -24,32 +30,11 @@ use crate::{
 /// How the names of consumers begin, so that those of dead processes are known as such.
 const PREFIX: &str = "pillarbox-";
 
-/// How often consumers are looked for that are gone.
-const SWEEP: Duration = Duration::from_mins(10);
+/// So many entries come in one answer at the most: they are dealt with while the next are on their way.
+const AT_ONCE: usize = 1_000;
 
 /// What was given back counts as this old, in milliseconds: older than any time after which others take it.
 const LONG_AGO: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
-
-/// Sets how long entries have been idle, of those that are this consumer's yet.
-const SET_IDLE: &str = "
-for n = 4, #ARGV do
-  local found = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[n], ARGV[n], 1)
-  if found[1] and found[1][2] == ARGV[2] then
-    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[n], 'IDLE', ARGV[3], 'JUSTID')
-  end
-end";
-
-/// Removes consumers of ours that have not been heard of for a time and have no entries. In one step: a consumer that is
-/// removed takes its entries with it.
-const REMOVE_DEAD: &str = "
-for _, flat in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
-  local consumer = {}
-  for n = 1, #flat, 2 do consumer[flat[n]] = flat[n + 1] end
-  local is_ours = string.sub(consumer.name, 1, #ARGV[3]) == ARGV[3] and consumer.name ~= ARGV[2]
-  if is_ours and consumer.pending == 0 and consumer.idle > tonumber(ARGV[4]) then
-    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], consumer.name)
-  end
-end";
 
 /// Receives entries of Redis Streams. Made by [`Options::subscribe`](crate::Options::subscribe).
 pub struct RedisSource {
@@ -62,7 +47,7 @@ pub struct RedisSource {
     // One receives at a time.
     reading: tokio::sync::Mutex<Reading>,
     // By the stream's place in the subscription, and the entry's id. Good on any connection.
-    tickets: Mutex<Tickets<(usize, String), ()>>,
+    tickets: Mutex<Tickets<(usize, Arc<str>), ()>>,
     // Something was given back, and nobody has looked for it yet.
     is_given_back: AtomicBool,
 }
@@ -76,12 +61,6 @@ struct Reading {
     is_unsure: bool,
     claimed: Option<Instant>,
     swept: Option<Instant>,
-}
-
-/// An entry that was given to somebody before.
-struct Pending {
-    id: String,
-    deliveries: u32,
 }
 
 impl RedisSource {
@@ -118,19 +97,8 @@ impl RedisSource {
             let open = self.prepared(&self.waiting).await?;
             reading.open.insert(open).clone()
         };
-        if reading.is_unsure {
-            self.take_own(&mut open, reading, most).await?;
-        }
         let every = self.subscription.again_after / 4;
-        let is_due = reading.claimed.is_none_or(|claimed| claimed.elapsed() >= every);
-        if reading.came.is_empty() && (self.is_given_back.swap(false, Ordering::SeqCst) || is_due) {
-            self.take_idle(&mut open, reading, most).await?;
-            reading.claimed = Some(Instant::now());
-        }
-        if reading.swept.is_none_or(|swept| swept.elapsed() >= SWEEP) {
-            self.remove_dead(&mut open).await?;
-            reading.swept = Some(Instant::now());
-        }
+        self.take_old(&mut open, reading, most, every).await?;
         if reading.came.is_empty() {
             self.take_new(&mut open, reading, most, self.subscription.wait.min(every)).await?;
         }
@@ -147,7 +115,7 @@ impl RedisSource {
     ) -> Result<(), SinkError> {
         let Subscription { streams, group, .. } = &self.subscription;
         let mut question = redis::cmd("XREADGROUP");
-        question.arg("GROUP").arg(group).arg(&self.consumer).arg("COUNT").arg(most);
+        question.arg("GROUP").arg(group).arg(&self.consumer).arg("COUNT").arg(most.min(AT_ONCE));
         question.arg("BLOCK").arg(millis(wait).max(1)).arg("STREAMS").arg(streams).arg(vec![">"; streams.len()]);
         reading.is_unsure = true;
         let answer = self.ask(&self.waiting, open, &question).await?;
@@ -161,108 +129,10 @@ impl RedisSource {
         Ok(())
     }
 
-    /// Entries that are this consumer's, and that it does not know of: their answer was lost.
-    async fn take_own(&self, open: &mut Open, reading: &mut Reading, most: usize) -> Result<(), SinkError> {
-        const PAGE: usize = 100;
-        for place in 0..self.subscription.streams.len() {
-            let mut after = "-".to_owned();
-            loop {
-                let mut question = self.pending(place);
-                question.arg(&after).arg("+").arg(PAGE).arg(&self.consumer);
-                let page = pending(self.ask(&self.waiting, open, &question).await?);
-                let Some(last) = page.last().filter(|_| page.len() == PAGE).map(|last| format!("({}", last.id)) else {
-                    self.claim_unknown(open, reading, place, page).await?;
-                    break;
-                };
-                after = last;
-                self.claim_unknown(open, reading, place, page).await?;
-                if reading.came.len() >= most {
-                    // The others the next time.
-                    return Ok(());
-                }
-            }
-        }
-        reading.is_unsure = false;
-        Ok(())
-    }
-
-    async fn claim_unknown(
-        &self,
-        open: &mut Open,
-        reading: &mut Reading,
-        place: usize,
-        mut page: Vec<Pending>,
-    ) -> Result<(), SinkError> {
-        page.retain(|pending| !self.tickets().is_out(&(place, pending.id.clone())));
-        self.claim(open, reading, place, page, Duration::ZERO).await
-    }
-
-    /// Entries whose time is over: their consumer is gone, or has forgotten them, or has given them back.
-    async fn take_idle(&self, open: &mut Open, reading: &mut Reading, most: usize) -> Result<(), SinkError> {
-        let idle = self.subscription.again_after;
-        for place in 0..self.subscription.streams.len() {
-            let mut question = self.pending(place);
-            question.arg("IDLE").arg(millis(idle)).arg("-").arg("+").arg(most);
-            let page = pending(self.ask(&self.waiting, open, &question).await?);
-            if page.len() == most {
-                // There may be more.
-                self.is_given_back.store(true, Ordering::SeqCst);
-            }
-            self.claim(open, reading, place, page, idle).await?;
-        }
-        Ok(())
-    }
-
-    /// Those that are idle for this time yet: others may have been faster.
-    async fn claim(
-        &self,
-        open: &mut Open,
-        reading: &mut Reading,
-        place: usize,
-        page: Vec<Pending>,
-        idle: Duration,
-    ) -> Result<(), SinkError> {
-        if page.is_empty() {
-            return Ok(());
-        }
-        let Subscription { streams, group, .. } = &self.subscription;
-        let mut question = redis::cmd("XCLAIM");
-        question.arg(&streams[place]).arg(group).arg(&self.consumer).arg(millis(idle));
-        for pending in &page {
-            question.arg(&pending.id);
-        }
-        let was_unsure = std::mem::replace(&mut reading.is_unsure, true);
-        let answer = self.ask(&self.waiting, open, &question).await?;
-        for entry in entry::all(answer) {
-            let before = page.iter().find(|pending| pending.id == entry.id).map_or(1, |pending| pending.deliveries);
-            self.give(reading, place, entry, before.saturating_add(1));
-        }
-        reading.is_unsure = was_unsure;
-        Ok(())
-    }
-
     fn give(&self, reading: &mut Reading, place: usize, entry: Entry, deliveries: u32) {
-        let ticket = self.tickets().issue((place, entry.id.clone()), ());
+        let ticket = self.tickets().issue((place, entry.id.as_str().into()), ());
         let message = entry.incoming(&self.subscription.streams[place]);
         reading.came.push_back(Received { ticket, deliveries, message });
-    }
-
-    fn pending(&self, place: usize) -> Cmd {
-        let mut question = redis::cmd("XPENDING");
-        question.arg(&self.subscription.streams[place]).arg(&self.subscription.group);
-        question
-    }
-
-    async fn remove_dead(&self, open: &mut Open) -> Result<(), SinkError> {
-        // One that lives, and was removed because it had nothing, is made anew when it reads.
-        let idle = self.subscription.again_after.saturating_mul(2);
-        for stream in &self.subscription.streams {
-            let mut question = redis::cmd("EVAL");
-            question.arg(REMOVE_DEAD).arg(1).arg(stream).arg(&self.subscription.group);
-            question.arg(&self.consumer).arg(PREFIX).arg(millis(idle));
-            self.ask(&self.waiting, open, &question).await?;
-        }
-        Ok(())
     }
 
     /// A connection on which the groups are there.
@@ -299,9 +169,11 @@ impl RedisSource {
     /// One answer to one question. It may stand behind another that was dropped, and that waits for entries.
     async fn ask(&self, connection: &Connection, open: &mut Open, question: &Cmd) -> Result<Value, SinkError> {
         let deadline = Instant::now() + self.subscription.wait + connection.options().answer_within;
-        match timeout_at(deadline, question.query_async(&mut open.connection)).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(error::unreachable(connection.addr(), &error)),
+        let told = |error| error::unreachable(connection.addr(), &error);
+        // Not by the command itself, which would look for an error in every part of the answer: here it is the whole.
+        match timeout_at(deadline, open.connection.req_packed_command(question)).await {
+            Ok(Ok(wrong @ Value::ServerError(_))) => wrong.extract_error().map_err(told),
+            Ok(answer) => answer.map_err(told),
             Err(_) => Err(error::silent(connection.addr())),
         }
     }
@@ -329,7 +201,7 @@ impl RedisSource {
     async fn acknowledge_batch(&self, tickets: &[Ticket]) -> Vec<Result<(), SinkError>> {
         let Subscription { streams, group, .. } = &self.subscription;
         let void = || SinkError::failed("the ticket is not good any more: the message comes again, or has come");
-        let mut ids: Vec<Vec<String>> = vec![Vec::new(); streams.len()];
+        let mut ids: Vec<Vec<Arc<str>>> = vec![Vec::new(); streams.len()];
         // By the ticket: the stream, if the ticket is good.
         let places: Vec<Option<usize>> = {
             let mut out = self.tickets();
@@ -342,7 +214,7 @@ impl RedisSource {
         };
         let mut pipeline = Pipeline::new();
         for (stream, ids) in streams.iter().zip(&ids).filter(|(_, ids)| !ids.is_empty()) {
-            pipeline.cmd("XACK").arg(stream).arg(group).arg(ids);
+            pipeline.cmd("XACK").arg(stream).arg(group).arg(ids.iter().map(|id| &**id).collect::<Vec<_>>());
         }
         if pipeline.is_empty() {
             return places.iter().map(|_| Err(void())).collect();
@@ -377,22 +249,6 @@ impl RedisSource {
     }
 
     /// Entries of this consumer's count as idle for so long.
-    async fn set_idle(&self, entries: Vec<(usize, String)>, idle: u64) {
-        let mut pipeline = Pipeline::new();
-        for (place, stream) in self.subscription.streams.iter().enumerate() {
-            let ids: Vec<_> = entries.iter().filter(|(of, _)| *of == place).map(|(_, id)| id).collect();
-            if !ids.is_empty() {
-                pipeline.cmd("EVAL").arg(SET_IDLE).arg(1).arg(stream).arg(&self.subscription.group);
-                pipeline.arg(&self.consumer).arg(idle).arg(ids);
-            }
-        }
-        if pipeline.is_empty() {
-            return;
-        }
-        // What does not arrive is as if it was not said: the entries come again after their time.
-        let _ = self.tell(&pipeline).await;
-    }
-
     /// Tells Redis something that may be said twice. A connection that was not used for a while may be lost, and is found so:
     /// then once more, on another. One answer a command, and whether they are those to the second try.
     async fn tell(&self, pipeline: &Pipeline) -> Result<(Vec<RedisResult<Value>>, bool), SinkError> {
@@ -423,18 +279,13 @@ impl RedisSource {
         Ok(all)
     }
 
-    fn tickets(&self) -> MutexGuard<'_, Tickets<(usize, String), ()>> {
+    fn tickets(&self) -> MutexGuard<'_, Tickets<(usize, Arc<str>), ()>> {
         self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn pending(answer: Value) -> Vec<Pending> {
-    let rows: Vec<(String, String, u64, u32)> = redis::from_redis_value(answer).unwrap_or_default();
-    rows.into_iter().map(|(id, _, _, deliveries)| Pending { id, deliveries }).collect()
 }
 
 impl Source for RedisSource {
