@@ -184,13 +184,13 @@ pub async fn messages_are_known_for_the_window_and_then_forgotten_whole<P: Place
             assert!(asking.elapsed() + asked.elapsed() >= window, "after {:?}", asked.elapsed());
             break;
         }
-        assert!(asked.elapsed() < window * 30, "never forgotten");
+        assert!(asked.elapsed() < bucket * 200, "never forgotten");
         sleep(bucket / 10).await;
     }
     // A slow exam may miss the middle of a bucket; then its slot is emptied a round later.
     while place.entries().await > 0 {
         inbox.rotate().await.expect("a rotation");
-        assert!(asked.elapsed() < window * 30, "never emptied");
+        assert!(asked.elapsed() < bucket * 200, "never emptied");
         sleep(bucket / 10).await;
     }
 }
