@@ -80,8 +80,8 @@ const GIVEN: &str = "unnest((select $2::text[])) as given (message)";
 impl SeenSql {
     pub(crate) fn new(names: &Names) -> Self {
         let tell = format!(
-            "select case when fits then '{FITS}' else '{MISSES}' end as dedup_key, micros::text as event_id from clock
-        union all select '{COUNT}', count(*)::text from entered"
+            "select case when fits then (select count(*) from entered)::text else '{MISSES}' end as dedup_key,
+            micros::text as event_id from clock"
         );
         let tell_each = format!(
             "{tell}
@@ -149,10 +149,9 @@ impl SeenSql {
     }
 }
 
-const FITS: &str = "fits";
+/// Stands with the time, in the place of how many were entered.
 const MISSES: &str = "misses";
-/// How many were entered; if it is not all of many, each of them follows.
-const COUNT: &str = "count";
+/// Stands with each that was entered, if it was not all of many.
 const ENTERED: &str = "entered";
 
 impl PostgresInbox {
@@ -188,13 +187,12 @@ impl PostgresInbox {
                 Value::BigInt(Some(micros(buckets.longest()))),
             ];
             let answer = tx.pairs(self.0.store.statement(sql), values).await?;
-            let told = answer.iter().find(|(word, _)| word == FITS || word == MISSES);
+            let told = answer.iter().find(|(word, _)| word != ENTERED);
             let (word, now) = told.ok_or_else(|| misunderstood("an answer without the time"))?;
             let now = Timestamp::from_micros(now.parse::<i64>().map_err(misunderstood)?);
             *self.0.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, Instant::now()));
-            if word == FITS {
-                let count = answer.iter().find(|(word, _)| word == COUNT).map(|(_, count)| count.parse::<usize>());
-                if count == Some(Ok(names.len())) {
+            if word != MISSES {
+                if word.parse::<usize>().map_err(misunderstood)? == names.len() {
                     return Ok(vec![true; names.len()]);
                 }
                 let entered = answer.iter().filter(|(word, _)| word == ENTERED).map(|(_, message)| message.as_str());

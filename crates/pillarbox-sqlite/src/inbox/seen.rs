@@ -76,6 +76,9 @@ impl SqliteInbox {
         let list = serde_json::to_string(messages).map_err(error::unreadable)?;
         let entered = sqlx::query(sql.many.clone()).bind(consumer).bind(list).fetch_all(tx).await;
         let entered = entered.map_err(error::of)?;
+        if entered.len() == messages.len() {
+            return Ok(vec![true; messages.len()]);
+        }
         let entered = entered.iter().map(|row| row.try_get(0)).collect::<Result<HashSet<&str>, _>>();
         let entered = entered.map_err(error::of)?;
         Ok(messages.iter().map(|message| entered.contains(message)).collect())
