@@ -46,6 +46,7 @@ macro_rules! inboxes {
             a_second_transaction_waits_for_the_first,
             of_many_at_once_one_enters_a_message,
             a_batch_is_answered_in_its_order,
+            what_the_bucket_before_has_is_known_alone_and_in_a_batch,
             messages_are_known_for_the_window_and_then_forgotten_whole,
             a_message_at_the_turn_of_two_buckets_is_entered_once,
             the_first_window_that_was_said_is_kept,
@@ -165,6 +166,28 @@ pub async fn a_batch_is_answered_in_its_order<P: Place>() {
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     assert_eq!(inbox.enter(&mut tx, "billing", &many).await.expect("many"), [true; 1_000]);
     place.store().commit(tx).await.expect("a commit");
+}
+
+/// I3: in the middle of each, far from a turn.
+pub async fn what_the_bucket_before_has_is_known_alone_and_in_a_batch<P: Place>() {
+    let place = opened::<P>().await;
+    // The servers of an exam run on this host, by its clock.
+    let in_the_middle_of = |bucket: u64| {
+        let now = Timestamp::from(std::time::SystemTime::now()).as_micros().unsigned_abs();
+        place.hurry(Duration::from_micros(now * 2 / (bucket * 2 + 1)))
+    };
+    let batch = ["m-3", "m-2", "m-1"];
+    for (bucket, answers) in [(800, [true; 3]), (800, [false; 3]), (801, [false; 3]), (802, [true; 3])] {
+        in_the_middle_of(bucket).await;
+        let mut tx = begin(&place).await;
+        assert_eq!(place.inbox().enter(&mut tx, "billing", &batch).await.expect("three"), answers, "{bucket}");
+        place.store().commit(tx).await.expect("a commit");
+        assert!(!entered(&place, "billing", "m-1").await, "{bucket}");
+    }
+    in_the_middle_of(803).await;
+    let mut tx = begin(&place).await;
+    let answers = place.inbox().enter(&mut tx, "billing", &["m-0", "m-2", "m-4"]).await.expect("three");
+    assert_eq!(answers, [true, false, true]);
 }
 
 /// I3: buckets, over more than a whole round of them.

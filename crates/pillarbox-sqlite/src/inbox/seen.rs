@@ -23,7 +23,9 @@ pub(crate) struct SeenSql([Slot; SLOTS]);
 struct Slot {
     /// Enters one message, if the slot before does not have it.
     one: SqlStr,
-    /// The same with many, and tells which.
+    /// Enters many, or none if one of them is known: then it fails, and is undone.
+    all: SqlStr,
+    /// Enters those of many that are not known, and tells which.
     many: SqlStr,
 }
 
@@ -32,16 +34,24 @@ impl SeenSql {
         Self(std::array::from_fn(|slot| {
             let before = before(slot);
             // By primary key.
+            let known = |message: &str| {
+                format!("exists (select 1 from {{seen_{before}}} where consumer = ?1 and message = {message})")
+            };
             let enter = |message: &str, from: &str| {
                 format!(
                     "insert into {{seen_{slot}}} (consumer, message)
-                select ?1, {message}{from}
-                where not exists (select 1 from {{seen_{before}}} where consumer = ?1 and message = {message})
-                on conflict do nothing"
+                select ?1, {message}{from} where not {}
+                on conflict do nothing",
+                    known(message)
                 )
             };
             Slot {
                 one: prefix.statement(&enter("?2", "")),
+                all: prefix.statement(&format!(
+                    "insert into {{seen_{slot}}} (consumer, message)
+                select ?1, iif({}, null, value) from json_each(?2)",
+                    known("value")
+                )),
                 many: prefix.statement(&format!("{} returning message", enter("value", " from json_each(?2)"))),
             }
         }))
@@ -50,7 +60,7 @@ impl SeenSql {
     /// Every statement with its name.
     #[cfg(test)]
     pub(crate) fn named(&self) -> Vec<(&'static str, &SqlStr)> {
-        self.0.iter().flat_map(|slot| [("enter", &slot.one), ("enter", &slot.many)]).collect()
+        self.0.iter().flat_map(|slot| [&slot.one, &slot.all, &slot.many].map(|sql| ("enter", sql))).collect()
     }
 }
 
@@ -67,22 +77,29 @@ impl SqliteInbox {
         let Some(buckets) = self.buckets().await? else { return Err(not_agreed()) };
         let sql = &self.0.seen.0[slot(buckets.number(now()))];
         if let [message] = messages {
-            let mut arguments = SqliteArguments::default();
-            let bound = [consumer, message].into_iter().try_for_each(|text| arguments.add(text));
-            bound.map_err(|error| error::of(sqlx::Error::Encode(error)))?;
-            let entered = execute(tx, sql.one.clone(), arguments).await.map_err(error::of)?;
+            let entered = execute(tx, sql.one.clone(), texts([consumer, message])?).await.map_err(error::of)?;
             return Ok(vec![entered.rows_affected() == 1]);
         }
         let list = serde_json::to_string(messages).map_err(error::unreadable)?;
+        // Most have not been seen; and each row of an answer is handed from the driver's thread to this one.
+        match execute(tx, sql.all.clone(), texts([consumer, &list])?).await {
+            Ok(_) => return Ok(vec![true; messages.len()]),
+            Err(error) if error::is_constraint(&error) => {}
+            Err(error) => return Err(error::of(error)),
+        }
         let entered = sqlx::query(sql.many.clone()).bind(consumer).bind(list).fetch_all(tx).await;
         let entered = entered.map_err(error::of)?;
-        if entered.len() == messages.len() {
-            return Ok(vec![true; messages.len()]);
-        }
         let entered = entered.iter().map(|row| row.try_get(0)).collect::<Result<HashSet<&str>, _>>();
         let entered = entered.map_err(error::of)?;
         Ok(messages.iter().map(|message| entered.contains(message)).collect())
     }
+}
+
+fn texts(texts: [&str; 2]) -> Result<SqliteArguments, StoreError> {
+    let mut arguments = SqliteArguments::default();
+    let bound = texts.into_iter().try_for_each(|text| arguments.add(text));
+    bound.map_err(|error| error::of(sqlx::Error::Encode(error)))?;
+    Ok(arguments)
 }
 
 fn not_agreed() -> StoreError {
