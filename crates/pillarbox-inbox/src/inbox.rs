@@ -31,11 +31,11 @@ use crate::{Error, InboxSettings, guard::check};
 /// ```
 ///
 /// # The window
-/// Ids are kept for at least the window (24 h by default), and then forgotten whole buckets at a time. A redelivery after that is
-/// taken for the first: the window must be longer than a message can be under way. [`for_retries`](Self::for_retries)
+/// Ids are kept for at least the window (24 h by default) and at most two, and then forgotten whole buckets at a time. A redelivery
+/// after that is taken for the first: the window must be longer than a message can be under way. [`for_retries`](Self::for_retries)
 /// checks that against a retry policy; a consumer does it by itself.
 ///
-/// A transaction must not stay open for longer than ten minutes (or a twelfth of the window, if that is less) after it has
+/// A transaction must not stay open for longer than ten minutes (or half of the window, if that is less) after it has
 /// entered a message.
 #[derive(Clone)]
 pub struct Inbox<I> {
@@ -130,8 +130,8 @@ impl<I: InboxUpkeep> Inbox<I> {
         Ok(self.store.enter(tx, consumer, messages).await?)
     }
 
-    /// Makes room, if it is time to. A consumer does it by itself; who enters messages by hand calls it some times in a
-    /// twelfth of the window.
+    /// Makes room, if it is time to. A consumer does it by itself; who enters messages by hand calls it some times in half
+    /// of the window.
     pub async fn rotate(&self) -> Result<bool, Error> {
         Ok(self.store.rotate().await?)
     }

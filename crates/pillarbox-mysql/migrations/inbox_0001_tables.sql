@@ -35,41 +35,6 @@ create table if not exists {seen_2} (
     primary key (consumer, message)
 ) engine = InnoDB default charset = utf8mb4 collate = utf8mb4_bin;
 
-create table if not exists {seen_3} (
-    consumer varbinary(200) not null,
-    message varbinary(200) not null,
-    entered_by bigint unsigned not null,
-    primary key (consumer, message)
-) engine = InnoDB default charset = utf8mb4 collate = utf8mb4_bin;
-
-create table if not exists {seen_4} (
-    consumer varbinary(200) not null,
-    message varbinary(200) not null,
-    entered_by bigint unsigned not null,
-    primary key (consumer, message)
-) engine = InnoDB default charset = utf8mb4 collate = utf8mb4_bin;
-
-create table if not exists {seen_5} (
-    consumer varbinary(200) not null,
-    message varbinary(200) not null,
-    entered_by bigint unsigned not null,
-    primary key (consumer, message)
-) engine = InnoDB default charset = utf8mb4 collate = utf8mb4_bin;
-
-create table if not exists {seen_6} (
-    consumer varbinary(200) not null,
-    message varbinary(200) not null,
-    entered_by bigint unsigned not null,
-    primary key (consumer, message)
-) engine = InnoDB default charset = utf8mb4 collate = utf8mb4_bin;
-
-create table if not exists {seen_7} (
-    consumer varbinary(200) not null,
-    message varbinary(200) not null,
-    entered_by bigint unsigned not null,
-    primary key (consumer, message)
-) engine = InnoDB default charset = utf8mb4 collate = utf8mb4_bin;
-
 -- How time is cut into buckets: one row, never changed.
 create table if not exists {window} (
     one tinyint not null primary key,

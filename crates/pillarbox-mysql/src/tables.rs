@@ -76,7 +76,7 @@ impl Names {
 }
 
 /// The tables, and the function that other languages call.
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 15] = [
     "event",
     "hold",
     "instance",
@@ -89,11 +89,6 @@ const NAMES: [&str; 20] = [
     "seen_0",
     "seen_1",
     "seen_2",
-    "seen_3",
-    "seen_4",
-    "seen_5",
-    "seen_6",
-    "seen_7",
     "window",
     "bucket",
     "letter",

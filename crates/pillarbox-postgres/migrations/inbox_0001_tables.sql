@@ -27,36 +27,6 @@ create table {seen_2} (
     primary key (consumer, message)
 );
 
-create table {seen_3} (
-    consumer text collate "C" not null,
-    message text collate "C" not null,
-    primary key (consumer, message)
-);
-
-create table {seen_4} (
-    consumer text collate "C" not null,
-    message text collate "C" not null,
-    primary key (consumer, message)
-);
-
-create table {seen_5} (
-    consumer text collate "C" not null,
-    message text collate "C" not null,
-    primary key (consumer, message)
-);
-
-create table {seen_6} (
-    consumer text collate "C" not null,
-    message text collate "C" not null,
-    primary key (consumer, message)
-);
-
-create table {seen_7} (
-    consumer text collate "C" not null,
-    message text collate "C" not null,
-    primary key (consumer, message)
-);
-
 -- How time is cut into buckets: one row, never changed.
 create table {window} (
     one smallint primary key check (one = 1),

@@ -79,7 +79,7 @@ fn check(what: &str, name: &str, reserved: bool) -> Result<(), StoreError> {
     ))
 }
 
-const TABLES: [&str; 20] = [
+const TABLES: [&str; 15] = [
     "event",
     "hold",
     "instance",
@@ -92,11 +92,6 @@ const TABLES: [&str; 20] = [
     "seen_0",
     "seen_1",
     "seen_2",
-    "seen_3",
-    "seen_4",
-    "seen_5",
-    "seen_6",
-    "seen_7",
     "window",
     "bucket",
     "letter",

@@ -27,36 +27,6 @@ create table {seen_2} (
     primary key (consumer, message)
 ) strict, without rowid;
 
-create table {seen_3} (
-    consumer text not null,
-    message text not null,
-    primary key (consumer, message)
-) strict, without rowid;
-
-create table {seen_4} (
-    consumer text not null,
-    message text not null,
-    primary key (consumer, message)
-) strict, without rowid;
-
-create table {seen_5} (
-    consumer text not null,
-    message text not null,
-    primary key (consumer, message)
-) strict, without rowid;
-
-create table {seen_6} (
-    consumer text not null,
-    message text not null,
-    primary key (consumer, message)
-) strict, without rowid;
-
-create table {seen_7} (
-    consumer text not null,
-    message text not null,
-    primary key (consumer, message)
-) strict, without rowid;
-
 -- How time is cut into buckets: one row, never changed.
 create table {window} (
     one integer primary key check (one = 1),

@@ -67,10 +67,14 @@ impl Line {
 
     /// Notes what an error says about the connection.
     pub(crate) fn noted(&self, error: sqlx::Error) -> StoreError {
+        self.note(&error);
+        error::of(error)
+    }
+
+    fn note(&self, error: &sqlx::Error) {
         if matches!(error, sqlx::Error::WorkerCrashed) {
             self.broken.store(true, Ordering::Relaxed);
         }
-        error::of(error)
     }
 }
 
@@ -81,7 +85,8 @@ pub(crate) struct Entered<'a> {
 }
 
 impl Entered<'_> {
-    /// The connection, for reading.
+    /// The connection, for reading, or for one statement that is its own transaction: SQLite begins it with the write lock,
+    /// and commits before the driver has its result.
     pub(crate) fn connection(&mut self) -> Result<&mut SqliteConnection, StoreError> {
         self.slot.as_mut().ok_or_else(|| error::of(sqlx::Error::WorkerCrashed))
     }
@@ -90,6 +95,12 @@ impl Entered<'_> {
     pub(crate) async fn begin(&mut self) -> Result<Transaction<'_, Sqlite>, StoreError> {
         let line = self.line;
         self.connection()?.begin_with(BEGIN).await.map_err(|error| line.noted(error))
+    }
+
+    /// The error of a statement that is its own transaction.
+    pub(crate) fn failed_commit(&self, error: sqlx::Error) -> StoreError {
+        self.line.note(&error);
+        error::of_commit(error)
     }
 
     /// The error of a read.

@@ -21,6 +21,11 @@ pub(crate) fn of_commit(error: sqlx::Error) -> StoreError {
     StoreError::new(kind, message).caused_by(error)
 }
 
+/// A row that the table does not take, because of what it holds or of another row: the statement is undone.
+pub(crate) fn is_constraint(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| primary(error) == Some(CONSTRAINT))
+}
+
 /// Stored data that this program can't have written.
 pub(crate) fn unreadable(what: impl std::fmt::Display) -> StoreError {
     StoreError::new(
@@ -40,6 +45,7 @@ const CORRUPT: u32 = 11;
 const FULL: u32 = 13;
 const CANTOPEN: u32 = 14;
 const SCHEMA: u32 = 17;
+const CONSTRAINT: u32 = 19;
 const NOTADB: u32 = 26;
 const BUSY_SNAPSHOT: u32 = 517;
 

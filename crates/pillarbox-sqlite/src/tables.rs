@@ -55,7 +55,7 @@ impl Prefix {
     }
 }
 
-const TABLES: [&str; 19] = [
+const TABLES: [&str; 14] = [
     "event",
     "hold",
     "instance",
@@ -67,11 +67,6 @@ const TABLES: [&str; 19] = [
     "seen_0",
     "seen_1",
     "seen_2",
-    "seen_3",
-    "seen_4",
-    "seen_5",
-    "seen_6",
-    "seen_7",
     "window",
     "bucket",
     "letter",

@@ -117,7 +117,7 @@ impl SqliteStore {
 
 /// Runs one statement, and returns with its result. The driver's own `execute` waits for the end of the results
 /// too: one more wake-up between two threads, which its thread may as well use to ready itself for the next command.
-async fn execute(
+pub(crate) async fn execute(
     connection: &mut SqliteConnection,
     sql: SqlStr,
     arguments: SqliteArguments,

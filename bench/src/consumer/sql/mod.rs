@@ -4,6 +4,8 @@ mod mysql;
 mod postgres;
 mod sqlite;
 
+use pillarbox_core::domain::bucket::SLOTS;
+
 pub(super) use self::{
     mysql::MySql,
     postgres::{Postgres, open as open_postgres},
@@ -17,6 +19,6 @@ const SEEN: &str = "inbox_seen_0";
 
 /// How many messages stand in the inbox, whatever the bucket.
 pub(super) fn count_seen() -> String {
-    let tables = (0..8).map(|slot| format!("(select count(*) from inbox_seen_{slot})"));
+    let tables = (0..SLOTS).map(|slot| format!("(select count(*) from inbox_seen_{slot})"));
     format!("select {}", tables.collect::<Vec<_>>().join(" + "))
 }

@@ -10,7 +10,7 @@ use std::{
 
 use pillarbox_core::{
     RetryPolicy,
-    domain::Timestamp,
+    domain::{Timestamp, bucket::SLOTS},
     engine::Work,
     port::{
         BoxFuture, Deed, DeedPlace, DeedQuery, DeedStore, GuardStore, Letter, LetterId, LetterPlace, LetterQuery,
@@ -281,7 +281,7 @@ async fn a_redelivery_after_the_window_is_done_again() {
         acknowledged(&broker, "billing", count).await;
     }
     assert_eq!(shop.charges().await, [1]);
-    for slot in 0..8 {
+    for slot in 0..SLOTS {
         let empty = sqlx::AssertSqlSafe(format!("delete from inbox_seen_{slot}"));
         sqlx::query(empty).execute(shop.store.pool()).await.unwrap();
     }

@@ -45,6 +45,9 @@ macro_rules! given {
 
 statements!(GuardSql {
     /// By primary key. Callers have checked the names, so there is nothing to ignore but marks that stand.
+    take_one: "insert ignore into {guard} (consumer, message, taken_by, taken_in, expires_at)
+        values (?, ?, ?, ?, {now} + interval ? microsecond)",
+    /// The same with many.
     take: concat!(
         "insert ignore into {guard} (consumer, message, taken_by, taken_in, expires_at)
         select cast(c as binary), cast(m as binary), cast(b as binary), ?, {now} + interval t microsecond
@@ -135,7 +138,7 @@ impl MySqlInbox {
         let list = &serde_json::to_string(&sorted).map_err(error::unreadable)?;
         // The same at each try: what an earlier one has marked is this call's.
         let call = fastrand::u64(..);
-        let Some(taken) = retried(|| self.take_once(marks.len(), list, call)).await? else {
+        let Some(taken) = retried(|| self.take_once(marks, list, call)).await? else {
             return Ok(vec![true; marks.len()]);
         };
         let is_taken = |mark: &Mark| taken.contains(&(mark.consumer.clone().into_bytes(), mark.message.clone().into()));
@@ -145,15 +148,21 @@ impl MySqlInbox {
     /// The consumers and messages that were marked, or nothing if all were.
     async fn take_once(
         &self,
-        count: usize,
+        marks: &[Mark],
         list: &str,
         call: u64,
     ) -> Result<Option<HashSet<(Vec<u8>, Vec<u8>)>>, StoreError> {
         let sql = &self.0.sql.guard;
         let mut entered = self.0.marks.enter().await?;
-        let take = sqlx::query(sql.take.clone()).bind(call).bind(list);
+        let take = match marks {
+            [mark] => {
+                let take = sqlx::query(sql.take_one.clone()).bind(mark.consumer.as_bytes());
+                take.bind(mark.message.as_bytes()).bind(mark.by.as_bytes()).bind(call).bind(micros(mark.ttl))
+            }
+            _ => sqlx::query(sql.take.clone()).bind(call).bind(list),
+        };
         let marked = take.execute(&mut *entered).await.map_err(error::of)?.rows_affected();
-        if marked == count as u64 {
+        if marked == marks.len() as u64 {
             entered.done();
             return Ok(None);
         }

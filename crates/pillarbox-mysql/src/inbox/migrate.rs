@@ -17,7 +17,7 @@ use std::{fmt::Write as _, time::Duration};
 use pillarbox_core::{
     domain::{
         Timestamp,
-        bucket::{Buckets, LEAST_WINDOW, slot},
+        bucket::{Buckets, LEAST_WINDOW, SLOTS, slot},
     },
     port::{BoxFuture, InboxUpkeep, StoreError, StoreErrorKind},
 };
@@ -167,9 +167,10 @@ impl MySqlInbox {
                 StoreErrorKind::Rejected,
                 format!(
                     "the user may not empty {0}seen_{1}, so the inbox would grow for ever: grant DROP on the tables \
-                     {0}seen_0 to {0}seen_7, and LOCK TABLES on their database",
+                     {0}seen_0 to {0}seen_{2}, and LOCK TABLES on their database",
                     self.prefix(),
-                    number(next)
+                    number(next),
+                    SLOTS - 1
                 ),
             )
             .caused_by(error));

@@ -1,10 +1,10 @@
 //! Messages that a consumer has dealt with, entered in the transaction of its work.
 //!
-//! One statement looks the messages up in the older slots, and enters those that are new in the slot of the present bucket.
-//! The slot stands in the text of the statement, so the bucket is guessed from the database's time as it was told last; the
-//! statement looks at the clock itself, and fails if the guess was wrong. Then the time is asked for, and it is sent again:
-//! an error ends the statement here, not the transaction. If it did not enter all, those are read that have the number of
-//! this call.
+//! One statement looks the messages up in the slot of the bucket before, and enters those that are new in that of the present
+//! one. The slots stand in the text of the statement, so the bucket is guessed from the database's time as it was told last;
+//! the statement looks at the clock itself, and fails if the guess was wrong. Then the time is asked for, and it is sent
+//! again: an error ends the statement here, not the transaction. If it did not enter all, those are read that have the number
+//! of this call.
 //!
 //! # Why two transactions can't both enter a message
 //! - In one bucket they meet at the primary key of its slot: the second waits for the end of the first. After a commit it finds
@@ -31,11 +31,11 @@ use std::{
 use pillarbox_core::{
     domain::{
         Timestamp,
-        bucket::{Buckets, SLOTS, others, slot},
+        bucket::{Buckets, SLOTS, before, slot},
     },
     port::{BoxFuture, InboxStore, StoreError, StoreErrorKind},
 };
-use sqlx::{MySql, MySqlConnection, Row as _, SqlStr, Transaction};
+use sqlx::{MySql, MySqlConnection, Row as _, SqlStr, Transaction, mysql::MySqlArguments, query::Query};
 
 use super::MySqlInbox;
 use crate::{error, own::micros, tables::Names};
@@ -46,9 +46,11 @@ pub(crate) struct SeenSql([Slot; SLOTS]);
 
 #[derive(Debug)]
 struct Slot {
-    /// Enters what no other slot has.
-    enter: SqlStr,
-    /// Enters in the slot before what no other one has.
+    /// Enters one message, if the slot before does not have it.
+    one: SqlStr,
+    /// The same with many.
+    many: SqlStr,
+    /// Enters messages in the slot before.
     before: SqlStr,
     /// Enters what this call has entered in the slot before.
     after: SqlStr,
@@ -74,20 +76,12 @@ const EMPTIED: u16 = 1412;
 impl SeenSql {
     pub(crate) fn new(names: &Names) -> Self {
         let fits = FITS.replace("{micros}", MICROS);
-        // Each by primary key, as everything here.
-        let unknown = |other: usize| {
-            format!(
-                "\n            and (select 1 from {{seen_{other}}} as other
-                where other.consumer = ? and other.message = cast(given.m as binary)) is null"
-            )
-        };
         Self(std::array::from_fn(|slot| {
-            let before = (slot + SLOTS - 1) % SLOTS;
-            let insert = |into: usize, unknown: String| {
+            let before = before(slot);
+            let insert = |into: usize, select: &str| {
                 names.statement(&format!(
                     "insert ignore into {{seen_{into}}} (consumer, message, entered_by)
-        select ?, cast(m as binary), ? from {GIVEN}
-        where {fits}{unknown}"
+        select {select}"
                 ))
             };
             let own = |slot: usize| {
@@ -97,14 +91,28 @@ impl SeenSql {
         where own.entered_by = ?"
                 )
             };
+            // Each by primary key.
             Slot {
-                enter: insert(slot, others(slot).map(unknown).collect()),
-                before: insert(before, others(slot).filter(|other| *other != before).map(unknown).collect()),
-                after: names.statement(&format!(
-                    "insert ignore into {{seen_{slot}}} (consumer, message, entered_by)
-        select own.consumer, own.message, own.entered_by {}",
-                    own(before)
-                )),
+                one: insert(
+                    slot,
+                    &format!(
+                        "?, ?, ? from dual
+        where {fits} and not exists (
+            select 1 from {{seen_{before}}} as other where other.consumer = ? and other.message = ?)"
+                    ),
+                ),
+                // A join, since MariaDB makes a table for what a subquery has answered.
+                many: insert(
+                    slot,
+                    &format!(
+                        "?, cast(given.m as binary), ?
+        from {GIVEN} left join {{seen_{before}}} as other force index (primary)
+            on other.consumer = ? and other.message = cast(given.m as binary)
+        where {fits} and other.message is null"
+                    ),
+                ),
+                before: insert(before, &format!("?, cast(given.m as binary), ? from {GIVEN} where {fits}")),
+                after: insert(slot, &format!("own.consumer, own.message, own.entered_by {}", own(before))),
                 entered: names.statement(&format!("select own.message {}", own(slot))),
             }
         }))
@@ -115,7 +123,13 @@ impl SeenSql {
     pub(crate) fn named(&self) -> Vec<(&'static str, &SqlStr)> {
         let slots = self.0.iter();
         let named = slots.map(|slot| {
-            [("enter", &slot.enter), ("before", &slot.before), ("after", &slot.after), ("entered", &slot.entered)]
+            [
+                ("one", &slot.one),
+                ("many", &slot.many),
+                ("before", &slot.before),
+                ("after", &slot.after),
+                ("entered", &slot.entered),
+            ]
         });
         named.flatten().collect()
     }
@@ -124,11 +138,13 @@ impl SeenSql {
 /// Messages of one call.
 struct Call<'a> {
     consumer: &'a [u8],
+    messages: &'a [&'a str],
     list: String,
-    count: u64,
     /// Random, to know its entries by.
     number: u64,
 }
+
+type Insert<'q> = Query<'q, MySql, MySqlArguments>;
 
 impl MySqlInbox {
     async fn enter_in(
@@ -143,8 +159,8 @@ impl MySqlInbox {
         let buckets = self.buckets().await?.ok_or_else(not_agreed)?;
         let call = Call {
             consumer: consumer.as_bytes(),
+            messages,
             list: super::ascending(messages)?,
-            count: messages.len() as u64,
             number: fastrand::u64(..),
         };
         for _ in 0..GUESSES {
@@ -165,31 +181,40 @@ impl MySqlInbox {
     }
 
     /// Enters messages as if it were this time; returns those that were entered, or none if all were.
-    async fn enter_at(
+    async fn enter_at<'q>(
         &self,
         tx: &mut MySqlConnection,
         buckets: Buckets,
         now: Timestamp,
-        call: &Call<'_>,
+        call: &'q Call<'q>,
     ) -> Result<Option<Vec<Vec<u8>>>, sqlx::Error> {
         let bucket = buckets.number(now);
         let sql = &self.0.sql.seen.0[slot(bucket)];
-        // In the overlap the slot before is written as well, which does no harm later on.
-        let (insert, lookups, at_least) = if buckets.overlaps(now) {
-            (&sql.before, SLOTS - 3, 0)
-        } else {
-            (&sql.enter, SLOTS - 2, micros(buckets.longest()))
-        };
         let length = buckets.micros();
-        let insert = sqlx::query(insert.clone()).bind(call.consumer).bind(call.number).bind(&call.list);
-        let insert = insert.bind(length).bind(bucket).bind(length).bind(at_least);
-        let insert = (0..lookups).fold(insert, |insert, _| insert.bind(call.consumer));
+        let fits = |insert: Insert<'q>, at_least| insert.bind(length).bind(bucket).bind(length).bind(at_least);
+        let settled = micros(buckets.longest());
+        let insert = match *call.messages {
+            // The slot before is written as well, which does no harm if it is later than guessed.
+            _ if buckets.overlaps(now) => {
+                let insert = sqlx::query(sql.before.clone()).bind(call.consumer).bind(call.number).bind(&call.list);
+                fits(insert, 0)
+            }
+            [message] => {
+                let message = message.as_bytes();
+                let insert = sqlx::query(sql.one.clone()).bind(call.consumer).bind(message).bind(call.number);
+                fits(insert, settled).bind(call.consumer).bind(message)
+            }
+            _ => {
+                let insert = sqlx::query(sql.many.clone()).bind(call.consumer).bind(call.number).bind(&call.list);
+                fits(insert.bind(call.consumer), settled)
+            }
+        };
         let mut count = insert.execute(&mut *tx).await?.rows_affected();
-        if at_least == 0 && count > 0 {
+        if buckets.overlaps(now) && count > 0 {
             let after = sqlx::query(sql.after.clone()).bind(&call.list).bind(call.consumer).bind(call.number);
             count = after.execute(&mut *tx).await?.rows_affected();
         }
-        if count == call.count || count == 0 {
+        if count == call.messages.len() as u64 || count == 0 {
             return Ok((count == 0).then(Vec::new));
         }
         let entered = sqlx::query(sql.entered.clone()).bind(&call.list).bind(call.consumer).bind(call.number);

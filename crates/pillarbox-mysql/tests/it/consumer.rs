@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use pillarbox_core::port::{GuardStore as _, InboxStore as _, InboxUpkeep as _, StoreErrorKind, TransactStore as _};
+use pillarbox_core::{
+    domain::bucket::{self, SLOTS},
+    port::{GuardStore as _, InboxStore as _, InboxUpkeep as _, StoreErrorKind, TransactStore as _},
+};
 use pillarbox_mysql::{MySqlInbox, MySqlStore, Options};
 use pillarbox_testkit::servers::{Database, Shared};
 use sqlx::AssertSqlSafe;
@@ -47,7 +50,7 @@ impl Place {
     }
 
     async fn entries(&self) -> u64 {
-        let counts = (0..8).map(|slot| format!("(select count(*) from inbox_seen_{slot})"));
+        let counts = (0..SLOTS).map(|slot| format!("(select count(*) from inbox_seen_{slot})"));
         self.number(format!("select {}", counts.collect::<Vec<_>>().join(" + "))).await.try_into().unwrap()
     }
 }
@@ -223,24 +226,34 @@ async fn tables_of_a_newer_version_are_refused(server: Shared) {
     assert!(error.to_string().contains("update the program"), "{error}");
 }
 
-/// I3: whatever the snapshot shows, in the slot of the present and in older ones; or the transaction is to be run again.
+/// I3: whatever the snapshot shows, in the slot of the present and in the one before; or the transaction is to be run again.
 async fn a_snapshot_does_not_enter_a_message_twice(server: Shared) {
     for level in ["read committed", "repeatable read", "serializable"] {
         let place = Place::opened(server).await;
-        // Without a turn between the two, and with one.
-        for (entered, again) in [(50, 50), (99, 1)] {
-            let message = format!("m-{entered}");
-            place.at_hundredth(entered).await;
+        // Without a turn between the two, soon after one, and long after one.
+        for (case, batch) in (0..3).flat_map(|case| [(case, false), (case, true)]) {
+            let message = format!("m-{case}-{batch}");
+            match case {
+                0 => place.at_hundredth(50).await,
+                1 => place.at_hundredth(99).await,
+                _ => place.in_the_middle_of(800).await,
+            }
             let mut connection = place.store.pool().acquire().await.unwrap();
             let set = format!("set transaction isolation level {level}");
             sqlx::raw_sql(AssertSqlSafe(set)).execute(&mut *connection).await.unwrap();
             let mut late = sqlx::Connection::begin(&mut *connection).await.unwrap();
             sqlx::query("select count(*) from inbox_guard").execute(&mut *late).await.unwrap();
-            assert!(place.enter(&message).await);
-            place.at_hundredth(again).await;
-            match place.inbox().enter(&mut late, "billing", &[&message]).await {
-                Ok(answers) => assert_eq!(answers, [false], "{level}"),
-                Err(error) => assert_eq!(error.kind(), StoreErrorKind::Conflict, "{level}: {error}"),
+            assert!(place.enter(&message).await, "{message}");
+            match case {
+                0 => {}
+                1 => place.at_hundredth(1).await,
+                _ => place.in_the_middle_of(801).await,
+            }
+            let other = format!("n-{case}");
+            let messages = if batch { vec![other.as_str(), &message] } else { vec![message.as_str()] };
+            match place.inbox().enter(&mut late, "billing", &messages).await {
+                Ok(answers) => assert_eq!(answers.last(), Some(&false), "{level}, {message}"),
+                Err(error) => assert_eq!(error.kind(), StoreErrorKind::Conflict, "{level}, {message}: {error}"),
             }
             late.rollback().await.unwrap();
         }
@@ -310,7 +323,7 @@ async fn batches_in_opposite_orders_enter_each_message_once(server: Shared) {
 /// I3
 async fn a_bucket_is_emptied_once_in_its_middle(server: Shared) {
     let place = Place::opened(server).await;
-    for (part, emptied) in [(10, false), (90, false), (50, true)] {
+    for (part, emptied) in [(1, false), (99, false), (50, true)] {
         place.at_hundredth(part).await;
         assert_eq!(place.inbox().rotate().await.unwrap(), emptied, "{part}");
     }
@@ -340,8 +353,8 @@ async fn a_rotation_that_dies_between_emptying_and_recording_loses_nothing(serve
         let place = Place::opened(server).await;
         place.in_the_middle_of(800).await;
         assert!(place.enter("m-1").await);
-        let slot = 801 % 8;
-        let old = format!("insert into inbox_seen_{slot} select * from inbox_seen_{}", 800 % 8);
+        let slot = bucket::slot(801);
+        let old = format!("insert into inbox_seen_{slot} select * from inbox_seen_{}", bucket::slot(800));
         place.run(old).await;
         // It stands still where it would record what it has done.
         place
@@ -380,7 +393,7 @@ async fn a_slot_in_use_is_emptied_later(server: Shared) {
     let place = Place::opened(server).await;
     place.at_hundredth(50).await;
     let mut user = place.store.begin().await.unwrap();
-    for slot in 0..8 {
+    for slot in 0..SLOTS {
         let look = format!("select count(*) from inbox_seen_{slot}");
         sqlx::query(AssertSqlSafe(look)).execute(&mut *user).await.unwrap();
     }

@@ -13,6 +13,11 @@ use crate::{error, own::micros, tables::statements};
 
 statements!(GuardSql {
     /// By primary key. A mark whose time is over is taken over.
+    take_one: "insert into {guard} as mark (consumer, message, taken_by, expires_at)
+        values ($1, $2, $3, {now} + $4::bigint * interval '1 microsecond')
+        on conflict (consumer, message) do update set taken_by = excluded.taken_by, expires_at = excluded.expires_at
+            where mark.expires_at <= {now}",
+    /// The same with many.
     take: "insert into {guard} as mark (consumer, message, taken_by, expires_at)
         select consumer, message, taken_by, {now} + ttl * interval '1 microsecond'
         from unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) as given (consumer, message, taken_by, ttl)
@@ -89,6 +94,32 @@ impl GuardStore for PostgresInbox {
 
 impl PostgresInbox {
     async fn take_all(&self, marks: &[Mark]) -> Result<Vec<bool>, StoreError> {
+        match marks {
+            [mark] => Ok(vec![self.take_one(mark).await?]),
+            marks => self.take_many(marks).await,
+        }
+    }
+
+    async fn take_one(&self, mark: &Mark) -> Result<bool, StoreError> {
+        let store = &self.0.store;
+        let taking = store.within(async {
+            let mut entered = self.0.marks.enter().await?;
+            let taken = store
+                .query(&self.0.sql.guard.take_one)
+                .bind(kept(&mark.consumer))
+                .bind(kept(&mark.message))
+                .bind(kept(&mark.by))
+                .bind(micros(mark.ttl))
+                .execute(entered.begin_one().await.map_err(error::of)?)
+                .await
+                .map_err(error::of)?;
+            entered.end_one().await?;
+            Ok(taken.rows_affected() == 1)
+        });
+        taking.await
+    }
+
+    async fn take_many(&self, marks: &[Mark]) -> Result<Vec<bool>, StoreError> {
         let store = &self.0.store;
         let texts = |of: fn(&Mark) -> &str| marks.iter().map(|mark| kept(of(mark))).collect::<Vec<_>>();
         let (consumers, messages) = (texts(|mark| &mark.consumer), texts(|mark| &mark.message));

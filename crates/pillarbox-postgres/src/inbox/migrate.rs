@@ -8,7 +8,7 @@ use std::time::Duration;
 use pillarbox_core::{
     domain::{
         Timestamp,
-        bucket::{Buckets, LEAST_WINDOW, slot},
+        bucket::{Buckets, LEAST_WINDOW, SLOTS, slot},
     },
     port::{BoxFuture, InboxUpkeep, StoreError, StoreErrorKind},
 };
@@ -171,8 +171,9 @@ impl PostgresInbox {
                     StoreErrorKind::Rejected,
                     format!(
                         "the role may not empty {0}seen_{slot}, so the inbox would grow for ever: grant it TRUNCATE on \
-                         the tables {0}seen_0 to {0}seen_7",
-                        self.prefix()
+                         the tables {0}seen_0 to {0}seen_{1}",
+                        self.prefix(),
+                        SLOTS - 1
                     ),
                 )
                 .caused_by(error))

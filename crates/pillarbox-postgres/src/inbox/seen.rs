@@ -1,8 +1,8 @@
 //! Messages that a consumer has dealt with, entered in the transaction of its work.
 //!
-//! One statement looks the messages up in the older slots, and enters those that are new in the slot of the present bucket.
-//! The slot stands in the text of the statement, so the bucket is guessed from the database's time as it was told last; the
-//! statement looks at the clock itself, enters nothing if the guess was wrong, and tells the time. Then it is sent again.
+//! One statement looks the messages up in the slot of the bucket before, and enters those that are new in that of the present
+//! one. The slots stand in the text of the statement, so the bucket is guessed from the database's time as it was told last;
+//! the statement looks at the clock itself, enters nothing if the guess was wrong, and tells the time. Then it is sent again.
 //!
 //! # Why two transactions can't both enter a message
 //! - In one bucket they meet at the primary key of its slot: the second waits for the end of the first. After a commit it
@@ -30,7 +30,7 @@ use std::{
 use pillarbox_core::{
     domain::{
         Timestamp,
-        bucket::{Buckets, SLOTS, others, slot},
+        bucket::{Buckets, SLOTS, before, slot},
     },
     port::{BoxFuture, InboxStore, StoreError, StoreErrorKind},
 };
@@ -43,66 +43,115 @@ use crate::{
     writer::{InTransaction, Value, misunderstood},
 };
 
-/// One statement for each slot that is written.
+/// The statements for each slot that is written.
 #[derive(Debug)]
-pub(crate) struct SeenSql([SqlStr; SLOTS]);
+pub(crate) struct SeenSql([Slot; SLOTS]);
 
-/// How often a guess may be wrong: it is, once a bucket, and again if the answer took longer than a bucket.
+#[derive(Debug)]
+struct Slot {
+    /// Enters one message, if the slot before does not have it.
+    one: SqlStr,
+    /// The same with many.
+    many: SqlStr,
+    /// Enters messages in the slot before, and those that were new there in this one.
+    turning: SqlStr,
+}
+
+/// How often a guess may be wrong: it is, once a bucket, and again if the answer took longer than a bucket. A transaction that
+/// has begun before the turn, or soon after it, takes one more.
 const GUESSES: usize = 10;
+
+/// Whether the time lies in the bucket, and what time it is: looked at once, whatever is entered. `begun` is when the transaction
+/// began.
+fn clock(fits: &str) -> String {
+    format!(
+        "with clock as materialized (
+            select micros, micros / $3::bigint = $4::bigint and {fits} as fits
+            from (select (extract(epoch from {{now}}) * 1000000)::bigint as micros,
+                (extract(epoch from now()) * 1000000)::bigint as begun) as times
+        )"
+    )
+}
+
+/// Not by the parameter itself, whose length would be known to the planner: plans for short lists would look cheaper than the
+/// one for all lists, and be made anew for each.
+const GIVEN: &str = "unnest((select $2::text[])) as given (message)";
 
 impl SeenSql {
     pub(crate) fn new(names: &Names) -> Self {
+        let tell = format!(
+            "select case when fits then (select count(*) from entered)::text else '{MISSES}' end as dedup_key,
+            micros::text as event_id from clock"
+        );
+        let tell_each = format!(
+            "{tell}
+        union all select '{ENTERED}', message from entered
+            where (select count(*) from entered) < cardinality($2::text[])"
+        );
         Self(std::array::from_fn(|slot| {
-            let before = (slot + SLOTS - 1) % SLOTS;
-            // Each by primary key. As a value, not as a join: then there is no plan that reads the whole slot, which
-            // would be a good one when the slot is empty, and is kept when it has filled up.
-            let known = others(slot).map(|other| {
+            let before = before(slot);
+            let settled = clock("begun >= $4 * $3 + $5::bigint");
+            let turning = clock(
+                "(begun >= ($4 - 1) * $3 + $5::bigint
+                or current_setting('transaction_isolation') in ('read committed', 'read uncommitted'))",
+            );
+            // By primary key. As a value, not as a join: then there is no plan that reads the whole slot, which would be a
+            // good one when the slot is empty, and is kept when it has filled up.
+            let unknown = |message: &str| {
                 format!(
-                    "\n            and (select 1 from {{seen_{other}}} as other
-                where other.consumer = $1 and other.message = given.message) is null"
+                    "(select 1 from {{seen_{before}}} as other
+                where other.consumer = $1::text and other.message = {message}) is null"
                 )
-            });
-            let known: String = known.collect();
-            names.statement(&format!(
-                "with clock as materialized (
-            select micros, begun < $4::bigint * $3::bigint + $5::bigint as turning, micros / $3 = $4
-                and (begun >= ($4 - 1) * $3 + $5
-                    or current_setting('transaction_isolation') in ('read committed', 'read uncommitted')) as fits
-            from (select (extract(epoch from {{now}}) * 1000000)::bigint as micros,
-                (extract(epoch from now()) * 1000000)::bigint as begun) as times
-        ), fresh as materialized (
-            select message from unnest($2::text[]) as given (message), clock
-            where fits{known}
-        ), before as (
-            insert into {{seen_{before}}} (consumer, message)
-            select $1, message from fresh, clock where turning order by message collate \"C\"
-            on conflict do nothing returning message
-        ), entered as (
+            };
+            Slot {
+                one: names.statement(&format!(
+                    "{settled}, entered as (
             insert into {{seen_{slot}}} (consumer, message)
-            select $1, message
-            from (select message from before union all select message from fresh, clock where not turning) as unknown
+            select $1::text, $2::text from clock
+            where fits and {}
+            on conflict do nothing returning 1
+        )
+        {tell}",
+                    unknown("$2::text")
+                )),
+                many: names.statement(&format!(
+                    "{settled}, entered as (
+            insert into {{seen_{slot}}} (consumer, message)
+            select $1::text, message from {GIVEN}, clock
+            where fits and {}
             order by message collate \"C\"
             on conflict do nothing returning message
         )
-        select case when fits then '{FITS}' else '{MISSES}' end as dedup_key, micros::text as event_id from clock
-        union all select '{COUNT}', count(*)::text from entered
-        union all select '{ENTERED}', message from entered
-            where (select count(*) from entered) < cardinality($2::text[])"
-            ))
+        {tell_each}",
+                    unknown("given.message")
+                )),
+                turning: names.statement(&format!(
+                    "{turning}, before as (
+            insert into {{seen_{before}}} (consumer, message)
+            select $1::text, message from {GIVEN}, clock where fits order by message collate \"C\"
+            on conflict do nothing returning message
+        ), entered as (
+            insert into {{seen_{slot}}} (consumer, message)
+            select $1::text, message from before order by message collate \"C\"
+            on conflict do nothing returning message
+        )
+        {tell_each}"
+                )),
+            }
         }))
     }
 
-    /// Every statement with its name.
+    /// Every statement with its name, slot by slot.
     #[cfg(test)]
     pub(crate) fn named(&self) -> Vec<(&'static str, &SqlStr)> {
-        self.0.iter().map(|sql| ("enter", sql)).collect()
+        let named = self.0.iter().map(|slot| [("one", &slot.one), ("many", &slot.many), ("turning", &slot.turning)]);
+        named.flatten().collect()
     }
 }
 
-const FITS: &str = "fits";
+/// Stands with the time, in the place of how many were entered.
 const MISSES: &str = "misses";
-/// How many were entered; if it is not all, each of them follows.
-const COUNT: &str = "count";
+/// Stands with each that was entered, if it was not all of many.
 const ENTERED: &str = "entered";
 
 impl PostgresInbox {
@@ -117,32 +166,44 @@ impl PostgresInbox {
         }
         let buckets = self.buckets().await?.ok_or_else(not_agreed)?;
         let names: Vec<_> = messages.iter().map(|message| kept(message)).collect();
+        // Whether the transaction is known to have begun too early for the other statements.
+        let mut is_early = false;
         for _ in 0..GUESSES {
-            let guess = buckets.number(self.guessed_now());
+            let guess = self.guessed_now();
+            let (bucket, is_turning) = (buckets.number(guess), is_early || buckets.overlaps(guess));
+            let sql = &self.0.sql.seen.0[slot(bucket)];
+            let (sql, given) = match &names[..] {
+                [name] if !is_turning => (&sql.one, Value::Text(Some(name.as_ref().into()))),
+                names => (
+                    if is_turning { &sql.turning } else { &sql.many },
+                    Value::TextArray(names.iter().map(|name| Some(name.as_ref().into())).collect()),
+                ),
+            };
             let values = vec![
                 Value::Text(Some(kept(consumer))),
-                Value::TextArray(names.iter().map(|name| Some(name.as_ref().into())).collect()),
+                given,
                 Value::BigInt(Some(buckets.micros())),
-                Value::BigInt(Some(guess)),
+                Value::BigInt(Some(bucket)),
                 Value::BigInt(Some(micros(buckets.longest()))),
             ];
-            let sql = &self.0.sql.seen.0[slot(guess)];
             let answer = tx.pairs(self.0.store.statement(sql), values).await?;
-            let told = answer.iter().find(|(word, _)| word == FITS || word == MISSES);
+            let told = answer.iter().find(|(word, _)| word != ENTERED);
             let (word, now) = told.ok_or_else(|| misunderstood("an answer without the time"))?;
             let now = Timestamp::from_micros(now.parse::<i64>().map_err(misunderstood)?);
             *self.0.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, Instant::now()));
-            if word == FITS {
-                let count = answer.iter().find(|(word, _)| word == COUNT).map(|(_, count)| count.parse::<usize>());
-                if count == Some(Ok(names.len())) {
+            if word != MISSES {
+                if word.parse::<usize>().map_err(misunderstood)? == names.len() {
                     return Ok(vec![true; names.len()]);
                 }
                 let entered = answer.iter().filter(|(word, _)| word == ENTERED).map(|(_, message)| message.as_str());
                 let entered: HashSet<&str> = entered.collect();
                 return Ok(names.iter().map(|name| entered.contains(&**name)).collect());
             }
-            if buckets.number(now) == guess {
-                return Err(too_old(buckets));
+            if buckets.number(now) == bucket {
+                if is_turning {
+                    return Err(too_old(buckets));
+                }
+                is_early = true;
             }
         }
         Err(StoreError::new(

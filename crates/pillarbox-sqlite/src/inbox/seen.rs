@@ -7,38 +7,60 @@
 use std::collections::HashSet;
 
 use pillarbox_core::{
-    domain::bucket::{SLOTS, others, slot},
+    domain::bucket::{SLOTS, before, slot},
     port::{BoxFuture, InboxStore, StoreError, StoreErrorKind},
 };
-use sqlx::{Row as _, SqlStr, Sqlite, SqliteConnection, Transaction};
+use sqlx::{Arguments as _, Row as _, SqlStr, Sqlite, SqliteConnection, Transaction, sqlite::SqliteArguments};
 
 use super::{SqliteInbox, now};
-use crate::{SqliteTransaction, error, tables::Prefix};
+use crate::{SqliteTransaction, error, tables::Prefix, write::execute};
 
-/// One statement for each slot that is written.
+/// The statements for each slot that is written.
 #[derive(Debug)]
-pub(crate) struct SeenSql([SqlStr; SLOTS]);
+pub(crate) struct SeenSql([Slot; SLOTS]);
+
+#[derive(Debug)]
+struct Slot {
+    /// Enters one message, if the slot before does not have it.
+    one: SqlStr,
+    /// Enters many, or none if one of them is known: then it fails, and is undone.
+    all: SqlStr,
+    /// Enters those of many that are not known, and tells which.
+    many: SqlStr,
+}
 
 impl SeenSql {
     pub(crate) fn new(prefix: &Prefix) -> Self {
         Self(std::array::from_fn(|slot| {
-            // Each by primary key.
-            let older = others(slot).map(|other| {
-                format!(" and not exists (select 1 from {{seen_{other}}} where consumer = ?1 and message = value)")
-            });
-            prefix.statement(&format!(
-                "insert into {{seen_{slot}}} (consumer, message)
-                select ?1, value from json_each(?2) where true{}
-                on conflict do nothing returning message",
-                older.collect::<String>()
-            ))
+            let before = before(slot);
+            // By primary key.
+            let known = |message: &str| {
+                format!("exists (select 1 from {{seen_{before}}} where consumer = ?1 and message = {message})")
+            };
+            let enter = |message: &str, from: &str| {
+                format!(
+                    "insert into {{seen_{slot}}} (consumer, message)
+                select ?1, {message}{from} where not {}
+                on conflict do nothing",
+                    known(message)
+                )
+            };
+            Slot {
+                one: prefix.statement(&enter("?2", "")),
+                all: prefix.statement(&format!(
+                    "insert into {{seen_{slot}}} (consumer, message)
+                select ?1, iif({}, null, value) from json_each(?2)",
+                    known("value")
+                )),
+                many: prefix.statement(&format!("{} returning message", enter("value", " from json_each(?2)"))),
+            }
         }))
     }
 
     /// Every statement with its name.
     #[cfg(test)]
     pub(crate) fn named(&self) -> Vec<(&'static str, &SqlStr)> {
-        self.0.iter().map(|sql| ("enter", sql)).collect()
+        self.0.iter().flat_map(|slot| [&slot.one, &slot.all, &slot.many].map(|sql| ("enter", sql))).collect()
     }
 }
 
@@ -53,17 +75,31 @@ impl SqliteInbox {
             return Ok(Vec::new());
         }
         let Some(buckets) = self.buckets().await? else { return Err(not_agreed()) };
-        let sql = self.0.seen.0[slot(buckets.number(now()))].clone();
-        let entered = sqlx::query(sql)
-            .bind(consumer)
-            .bind(serde_json::to_string(messages).map_err(error::unreadable)?)
-            .fetch_all(&mut *tx)
-            .await
-            .map_err(error::of)?;
+        let sql = &self.0.seen.0[slot(buckets.number(now()))];
+        if let [message] = messages {
+            let entered = execute(tx, sql.one.clone(), texts([consumer, message])?).await.map_err(error::of)?;
+            return Ok(vec![entered.rows_affected() == 1]);
+        }
+        let list = serde_json::to_string(messages).map_err(error::unreadable)?;
+        // Most have not been seen; and each row of an answer is handed from the driver's thread to this one.
+        match execute(tx, sql.all.clone(), texts([consumer, &list])?).await {
+            Ok(_) => return Ok(vec![true; messages.len()]),
+            Err(error) if error::is_constraint(&error) => {}
+            Err(error) => return Err(error::of(error)),
+        }
+        let entered = sqlx::query(sql.many.clone()).bind(consumer).bind(list).fetch_all(tx).await;
+        let entered = entered.map_err(error::of)?;
         let entered = entered.iter().map(|row| row.try_get(0)).collect::<Result<HashSet<&str>, _>>();
         let entered = entered.map_err(error::of)?;
         Ok(messages.iter().map(|message| entered.contains(message)).collect())
     }
+}
+
+fn texts(texts: [&str; 2]) -> Result<SqliteArguments, StoreError> {
+    let mut arguments = SqliteArguments::default();
+    let bound = texts.into_iter().try_for_each(|text| arguments.add(text));
+    bound.map_err(|error| error::of(sqlx::Error::Encode(error)))?;
+    Ok(arguments)
 }
 
 fn not_agreed() -> StoreError {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pillarbox_core::port::InboxUpkeep as _;
+use pillarbox_core::{domain::bucket::SLOTS, port::InboxUpkeep as _};
 use pillarbox_sqlite::{Options, SqliteInbox, SqliteStore};
 use sqlx::AssertSqlSafe;
 use tempfile::TempDir;
@@ -59,7 +59,7 @@ mod guard {
 }
 
 mod inbox {
-    use super::{Duration, File, SqliteInbox, SqliteStore};
+    use super::{Duration, File, SLOTS, SqliteInbox, SqliteStore};
 
     impl pillarbox_testkit::inboxes::Place for File {
         type Store = SqliteStore;
@@ -82,7 +82,7 @@ mod inbox {
         }
 
         async fn entries(&self) -> u64 {
-            let counts = (0..8).map(|slot| format!("(select count(*) from inbox_seen_{slot})"));
+            let counts = (0..SLOTS).map(|slot| format!("(select count(*) from inbox_seen_{slot})"));
             let sql = format!("select {}", counts.collect::<Vec<_>>().join(" + "));
             let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(self.store.pool()).await.unwrap();
             u64::try_from(count).unwrap()
