@@ -119,6 +119,9 @@ impl Sink for HttpSink {
     fn send<'a>(&'a self, batch: &'a [Message]) -> BoxFuture<'a, Vec<Sent>> {
         Box::pin(async move {
             let nobody = OnceLock::new();
+            if let [message] = batch {
+                return vec![self.send_one(message, &nobody).await];
+            }
             let sending: Vec<_> = batch
                 .iter()
                 .enumerate()

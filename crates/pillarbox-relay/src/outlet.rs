@@ -188,13 +188,21 @@ impl Outlet {
         (self.most() == 1).then(|| self.sink.pace().batches.max(1))
     }
 
+    /// The same for one delivery, where the sink wants one message at a time.
+    async fn send_alone(&self, delivery: &Delivery) -> Answer {
+        let message = self.message(delivery)?;
+        // Nobody closes it.
+        let _place = self.places.acquire().await;
+        let sent = word_on(&*self.sink, std::slice::from_ref(&message), self.timeout).await;
+        match sent.into_iter().next() {
+            Some(Ok(())) => Ok(Outcome::Done),
+            Some(Err(error)) => Err(self.failure(&error)),
+            None => Err(self.failure(&closed())),
+        }
+    }
+
     /// The receiver's word on each message; none at all if the sink is closed.
     async fn hand_over(&self, messages: Vec<Message>) -> Vec<Sent> {
-        if self.most() == 1 {
-            // Nobody closes it.
-            let _place = self.places.acquire().await;
-            return word_on(&*self.sink, &messages, self.timeout).await;
-        }
         let (answer, word) = oneshot::channel();
         let queue = self.queue.get_or_init(async || self.open()).await;
         match queue.send(Waiting { messages, answer }).await {
@@ -229,6 +237,9 @@ impl Outlet {
 impl Handler for Outlet {
     fn handle(&self, delivery: Delivery) -> BoxFuture<'_, Answer> {
         Box::pin(async move {
+            if self.places().is_some() {
+                return self.send_alone(&delivery).await;
+            }
             let answers = self.pass_on(std::slice::from_ref(&delivery)).await;
             answers.into_iter().next().unwrap_or_else(|| Err(self.failure(&closed())))
         })

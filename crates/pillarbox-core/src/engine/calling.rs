@@ -6,7 +6,7 @@
 use std::{any::Any, future::poll_fn, panic::AssertUnwindSafe, pin::pin, sync::Arc, task::Poll};
 
 use futures_util::FutureExt;
-use tokio::time::{Duration, Instant, timeout};
+use tokio::time::{Duration, Instant, sleep_until};
 use tracing::Span;
 
 use super::{
@@ -165,18 +165,24 @@ pub(crate) async fn guard<T, F>(limit: Duration, make: impl FnOnce() -> F) -> Re
 where
     F: Future<Output = Result<T, HandlerError>>,
 {
-    let begun = Instant::now();
+    // From before the first poll; one that nobody lives to see is none.
+    let deadline = Instant::now().checked_add(limit);
     let mut guarded = pin!(AssertUnwindSafe(async { make().await }).catch_unwind());
-    // Who has nothing to wait for needs no timer.
-    let first = poll_fn(|context| Poll::Ready(guarded.as_mut().poll(context))).await;
-    let ended = match first {
-        Poll::Ready(ended) => ended,
-        Poll::Pending => match timeout(limit.saturating_sub(begun.elapsed()), guarded).await {
-            Ok(ended) => ended,
-            Err(_) => return Err(Failure::Timeout(limit)),
-        },
-    };
-    match ended {
+    let mut timer = pin!(None);
+    let ended = poll_fn(|context| {
+        if let Poll::Ready(ended) = guarded.as_mut().poll(context) {
+            return Poll::Ready(Ok(ended));
+        }
+        // Who has nothing to wait for needs no timer.
+        if timer.is_none() {
+            timer.set(deadline.map(sleep_until));
+        }
+        match timer.as_mut().as_pin_mut() {
+            Some(timer) => timer.poll(context).map(|()| Err(Failure::Timeout(limit))),
+            None => Poll::Pending,
+        }
+    });
+    match ended.await? {
         Ok(answer) => answer.map_err(Failure::from),
         Err(panic) => Err(Failure::Panic(panic_text(&*panic))),
     }
@@ -186,4 +192,39 @@ where
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a value that is not text").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::poll;
+
+    use super::*;
+
+    /// A handler that makes way for others is not polled again before they have had their turn.
+    #[tokio::test]
+    async fn who_yields_is_left_alone_until_it_is_woken() {
+        let mut yields = pin!(guard(Duration::from_secs(1), || async {
+            tokio::task::yield_now().await;
+            Ok(7)
+        }));
+        assert!(poll!(yields.as_mut()).is_pending());
+        assert!(matches!(yields.await, Ok(7)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_limit_counts_from_the_beginning_and_may_be_endless() {
+        let begun = Instant::now();
+        let late = guard(Duration::from_secs(5), || async {
+            std::future::pending::<()>().await;
+            Ok(())
+        });
+        assert!(matches!(late.await, Err(Failure::Timeout(_))));
+        assert_eq!(begun.elapsed(), Duration::from_secs(5));
+
+        let patient = guard(Duration::MAX, || async {
+            tokio::time::sleep(Duration::from_hours(24)).await;
+            Ok(())
+        });
+        assert!(patient.await.is_ok());
+    }
 }
