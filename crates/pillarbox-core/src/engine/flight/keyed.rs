@@ -7,9 +7,9 @@
 //! the end of the table and the commit is known, in whichever order, the event goes to its lane as if it had been read.
 //!
 //! - A page that shows the row itself, because the commit came first, takes it: it is **expected** no longer. The row need
-//!   not be read for that, for what is expected is here; it takes its place among the rows that were. No worker gets it
-//!   before its writer knows of the commit, or nobody will tell, or the time of a reservation is over: a database may show
-//!   what is not yet on its disk.
+//!   not be read for that, for what is expected is here; it takes its place among the rows that were. When that is the
+//!   first, no worker gets it before its writer knows of the commit, or nobody will tell, or the time of a reservation is over:
+//!   a database may show what is not yet on its disk. One behind others comes when they are done.
 //! - Of several events of one key in one transaction only the first is expected, and none while another transaction of this
 //!   process has written the key and its end is not known: the page shows neither the one nor the other.
 //! - When nobody tells a transaction's end, it may still be open, and may write more of its keys. Until the mark has passed
