@@ -188,7 +188,7 @@ impl Outlet {
         (self.most() == 1).then(|| self.sink.pace().batches.max(1))
     }
 
-    /// The same for one delivery, where the sink wants one message at a time.
+    /// Sends the message of one delivery to a sink that wants one at a time.
     async fn send_alone(&self, delivery: &Delivery) -> Answer {
         let message = self.message(delivery)?;
         // Nobody closes it.
