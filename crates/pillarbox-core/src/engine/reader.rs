@@ -7,6 +7,9 @@
 //! 4. lanes that have run dry;
 //! 5. a page above the position.
 //!
+//! Between two passes a single question may be asked, for what comes before an event that is just being written (see
+//! `flight/keyed`).
+//!
 //! A full page is followed by the next at once; an idle reader backs off, and is woken by a commit in this
 //! process, by news from another, by the next due time, and by room in the cold queue.
 //!
@@ -21,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     backoff::Backoff,
-    flight::{Flight, PlacedRows},
+    flight::{Before, Flight, PlacedRows},
     settings::OnDeadHead,
     shared::Shared,
 };
@@ -102,12 +105,44 @@ impl Reader {
                     }
                 }
             };
-            tokio::select! {
+            let pass_is_due = async {
+                loop {
+                    tokio::select! {
+                        biased;
+                        () = shared.read.notified() => return true,
+                        () = shared.expected.notified() => if !self.see_before().await { return true },
+                        () = sleep_until(wake_at) => return false,
+                    }
+                }
+            };
+            let is_called = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = shared.read.notified() => poll.reset(),
-                () = sleep_until(wake_at) => {}
+                is_called = pass_is_due => is_called,
+            };
+            if is_called {
+                poll.reset();
             }
+        }
+    }
+
+    /// Sees what comes before an event with a key whose transaction is open; `false` if that takes a page. An error is left
+    /// to the page, which meets it too.
+    async fn see_before(&self) -> bool {
+        let shared = &self.shared;
+        let ask = match shared.flight.lock().before_expected() {
+            Before::Known => return true,
+            Before::Page => return false,
+            Before::Ask(ask) => ask,
+        };
+        match shared.store.lane(ask.partition, &ask.key, ask.from, 1).await {
+            // It may be committed by now, and show itself.
+            Ok(rows) if rows.first().is_none_or(|row| row.seq() >= ask.seq) => {
+                let (confirmed, signals) = shared.flight.lock().is_first(ask.seq, Instant::now());
+                shared.confirmed(confirmed, signals);
+                true
+            }
+            Ok(_) | Err(_) => false,
         }
     }
 

@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) work: Notify,
     pub(crate) solo: Notify,
     pub(crate) read: Notify,
+    /// Events with a key are written that the reader should see what comes before.
+    pub(crate) expected: Notify,
     pub(crate) outcomes: Notify,
     pub(crate) full_batch: Notify,
     /// Rung after every settle.
@@ -92,6 +94,7 @@ impl Shared {
             work: Notify::new(),
             solo: Notify::new(),
             read: Notify::new(),
+            expected: Notify::new(),
             outcomes: Notify::new(),
             full_batch: Notify::new(),
             settled: Notify::new(),

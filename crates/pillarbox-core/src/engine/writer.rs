@@ -126,8 +126,8 @@ impl Writer {
         let ids: Vec<EventId> = rows.iter().map(|row| row.event.id()).collect();
         let Reserved { jobs, of_keys, announce } = self.reserve(rows, &seqs, begun);
         if of_keys.iter().any(|of_key| of_key.is_expected) {
-            // To read what comes before them, while the transaction is still open.
-            self.shared.read.notify_one();
+            // To see what comes before them, while the transaction is still open.
+            self.shared.expected.notify_one();
         }
         for hook in &self.hooks {
             observe("after_write", || hook.after_write(&ids));

@@ -1,10 +1,15 @@
 //! Events with a key on the hot path.
 //!
 //! The writer has the event in memory, and needs no read to deliver it. What it does not know is whether an earlier event of
-//! the same key lies in the table, written by somebody else. So a page is read *while the transaction is still open*: who
+//! the same key lies in the table, written by somebody else. So the table is asked *while the transaction is still open*: who
 //! writes an event with a key holds its aggregate's lock, so nothing of the key can be committed between the insert and the
-//! commit, and a page that begins after the insert shows all that comes before it. When that page has been read to
-//! the end of the table and the commit is known, in whichever order, the event goes to its lane as if it had been read.
+//! commit, and a read that begins after the insert shows all that comes before it. There are two such reads:
+//!
+//! - Of a single event it is asked whether anything of its key is pending above the node's mark: one row by the key's index,
+//!   which takes a fraction of a page. Nothing below the mark can be: what is put off or held there is known to the lanes.
+//! - Where there are several, or something was found, a page is read to the end of the table.
+//!
+//! When that is done and the commit is known, in whichever order, the event goes to its lane as if it had been read.
 //!
 //! - A page that shows the row itself, because the commit came first, takes it: it is **expected** no longer. The row need
 //!   not be read for that, for what is expected is here; it takes its place among the rows that were. When that is the
@@ -21,7 +26,7 @@
 use rustc_hash::FxHashMap;
 use tokio::time::{Duration, Instant};
 
-use super::{Entry, Flight, Job, Signals, State, lanes::Placed, reserve::Confirmed};
+use super::{Entry, Flight, Job, NOWHERE, Signals, State, lanes::Placed, reserve::Confirmed};
 use crate::{
     domain::{Delivery, Epoch, Key, Partition, PartitionSet, Record, Seq},
     engine::settings::Settings,
@@ -34,7 +39,7 @@ pub(super) struct Keyed {
     /// Nothing is expected if pages leave out what is young.
     shows_all: bool,
     expected: FxHashMap<Seq, Expected>,
-    /// Those that are committed, and wait for their page.
+    /// Those that are committed before it is known what comes before them.
     confirmed: Vec<Seq>,
     /// What the page under way has shown, and was not read for that.
     shown: Vec<Record>,
@@ -57,6 +62,8 @@ struct Expected {
     epoch: Epoch,
     /// The first page that shows everything before it.
     page: u64,
+    /// The table has nothing of its key that comes before it.
+    is_first: bool,
     job: Job,
     is_committed: bool,
 }
@@ -67,6 +74,26 @@ struct Early {
     until: Instant,
     /// Once it is placed, and it is its key's turn.
     job: Option<Job>,
+}
+
+/// What the reader has to do about those that are expected.
+#[derive(Debug)]
+pub(crate) enum Before {
+    /// Nothing.
+    Known,
+    /// To ask for what comes before the only one.
+    Ask(Ask),
+    /// To read a page.
+    Page,
+}
+
+/// A question for the first pending row of a key from a number on: there should be none before this event.
+#[derive(Debug)]
+pub(crate) struct Ask {
+    pub(crate) seq: Seq,
+    pub(crate) partition: Partition,
+    pub(crate) key: Key,
+    pub(crate) from: Seq,
 }
 
 /// An event with a key in an open transaction, as its writer knows it.
@@ -124,8 +151,8 @@ impl Keyed {
 }
 
 impl Flight {
-    /// An event with a key is written, and its transaction is open. Whether it is expected: then the reader should begin a
-    /// page.
+    /// An event with a key is written, and its transaction is open. Whether it is expected: then the reader should see
+    /// what comes [before](Self::before_expected) it.
     pub(crate) fn expect(&mut self, key: &Key, record: Record, written: Instant) -> bool {
         let batches = self.keyed.open.entry(key.clone()).or_default();
         *batches += 1;
@@ -135,8 +162,35 @@ impl Flight {
         let (seq, partition) = (record.seq, record.partition);
         let Some(epoch) = self.owned.epoch(partition) else { return false };
         let (page, job) = (self.keyed.begun + 1, Job { delivery: Delivery::new(record, epoch), written });
-        self.keyed.expected.insert(seq, Expected { partition, epoch, page, job, is_committed: false });
+        self.keyed.expected.insert(seq, Expected { partition, epoch, page, is_first: false, job, is_committed: false });
         true
+    }
+
+    /// What is to be done to know what comes before those that are expected.
+    pub(crate) fn before_expected(&self) -> Before {
+        let Keyed { expected, begun, .. } = &self.keyed;
+        let mut unknown = expected.iter().filter(|(_, expected)| expected.page > *begun && !expected.is_first);
+        match (unknown.next(), unknown.next()) {
+            (None, _) => Before::Known,
+            (Some((seq, Expected { partition, job, .. })), None) if self.durable != NOWHERE => {
+                let Some(key) = job.delivery.event().key().cloned() else { return Before::Page };
+                Before::Ask(Ask { seq: *seq, partition: *partition, key, from: Seq(self.durable.0 + 1) })
+            }
+            _ => Before::Page,
+        }
+    }
+
+    /// The table has nothing that comes before an event which was expected when it was asked.
+    pub(crate) fn is_first(&mut self, seq: Seq, now: Instant) -> (Confirmed, Signals) {
+        let (mut confirmed, mut signals) = (Confirmed::default(), Signals::default());
+        if let Some(expected) = self.keyed.expected.get_mut(&seq) {
+            expected.is_first = true;
+            if expected.is_committed {
+                self.place_expected(seq, now, &mut confirmed, &mut signals);
+            }
+        }
+        signals.workers = confirmed.enqueued.min(self.idle_workers);
+        (confirmed, signals)
     }
 
     /// The end of a transaction is known: it keeps nobody from its keys any more.
@@ -188,7 +242,7 @@ impl Flight {
             self.let_go(seq, signals);
             return;
         };
-        if expected.page <= self.keyed.whole {
+        if expected.is_first || expected.page <= self.keyed.whole {
             self.place_expected(seq, now, confirmed, signals);
         } else {
             expected.is_committed = true;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use tokio::time::{Duration, Instant};
 
-use super::*;
+use super::{keyed::Ask, *};
 use crate::{
     Event,
     domain::{Delivery, Incarnation, Key, Lease, NodeId, Record, Status, Timestamp},
@@ -42,6 +42,9 @@ enum Step {
     /// The store asks for the rows of the page under way.
     AskPage,
     EndPage,
+    /// What comes before an event of an open transaction is asked for; the answer is as old as whatever comes before it.
+    BeginAsk,
+    EndAsk,
     Due,
     /// The same for what is due, and the holds that are seen with it.
     DueOverSettle,
@@ -88,6 +91,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (1..6usize).prop_map(Step::BeginPage),
         2 => Just(Step::AskPage),
         3 => Just(Step::EndPage),
+        4 => Just(Step::BeginAsk),
+        3 => Just(Step::EndAsk),
         3 => Just(Step::Due),
         1 => Just(Step::DueOverSettle),
         2 => Just(Step::Lookup),
@@ -157,6 +162,8 @@ struct World {
     transactions: u64,
     own: BTreeSet<u64>,
     paging: Option<Paging>,
+    /// An event that is asked about, and whether it is the first of its key.
+    asking: Option<(Seq, bool)>,
     /// As the memory knows it: the answers so far, or what the table has after a crash.
     done: BTreeSet<Seq>,
     failed: BTreeSet<Seq>,
@@ -205,6 +212,7 @@ impl World {
             transactions: 0,
             own: BTreeSet::new(),
             paging: None,
+            asking: None,
             done: BTreeSet::new(),
             failed: BTreeSet::new(),
             skipped: BTreeSet::new(),
@@ -220,6 +228,7 @@ impl World {
         self.flight = Flight::new(&self.settings);
         (0..10).for_each(|_| self.flight.set_idle(true));
         self.paging = None;
+        self.asking = None;
         // It knows of none, and writes into none.
         self.own.clear();
         self.noted.retain(|noted| noted.of_key.is_none());
@@ -310,7 +319,9 @@ impl World {
             Step::PageOverSettle(limit) => self.page(*limit, true),
             Step::BeginPage(limit) => self.begin_page(*limit),
             Step::AskPage => self.ask_page(),
-            Step::EndPage => self.end_page(),
+            Step::EndPage => self.end_read(),
+            Step::BeginAsk => self.begin_ask(),
+            Step::EndAsk => self.end_read(),
             Step::Due => self.due(false),
             Step::DueOverSettle => self.due(true),
             Step::Lookup => self.look_up(),
@@ -373,7 +384,7 @@ impl World {
             Step::LoseLease => {
                 self.flight.lose_everything();
                 // The reader takes nothing new before it has dealt with its page.
-                self.end_page();
+                self.end_read();
                 self.take_over();
             }
             Step::BeginTaking => {
@@ -442,7 +453,7 @@ impl World {
     }
 
     fn begin_page(&mut self, limit: usize) {
-        self.end_page();
+        self.end_read();
         let limit = limit.min(self.flight.room());
         if limit == 0 || self.flight.owned.active().is_empty() {
             return;
@@ -475,6 +486,25 @@ impl World {
         self.paging = Some(paging);
     }
 
+    /// The reader does one thing at a time: whatever it does ends what it did.
+    fn end_read(&mut self) {
+        if let Some((seq, true)) = self.asking.take() {
+            self.flight.is_first(seq, self.now);
+        }
+        self.end_page();
+    }
+
+    fn begin_ask(&mut self) {
+        self.end_read();
+        if let Before::Ask(Ask { seq, key, from, .. }) = self.flight.before_expected() {
+            let is_of_key =
+                |line: &Line| line.key.as_ref() == Some(&key) && line.is_pending() && line.when != When::Later;
+            let first = self.table.lines.range(from..).find(|(_, line)| is_of_key(line));
+            let is_first = first.is_none_or(|(first, _)| *first >= seq);
+            self.asking = Some((seq, is_first));
+        }
+    }
+
     fn end_page(&mut self) {
         self.ask_page();
         let Some(Paging { after, mark, picked: Some((rows, whole)), .. }) = self.paging.take() else { return };
@@ -488,7 +518,7 @@ impl World {
     }
 
     fn due(&mut self, over_settle: bool) {
-        self.end_page();
+        self.end_read();
         self.flight.begin_read_due();
         let freed = self.table.holds.iter().filter(|(_, held)| held.0 == HoldKind::Overflow);
         let freed: Vec<Hold> = freed.map(|(key, held)| hold(key, *held)).collect();
@@ -505,7 +535,7 @@ impl World {
     }
 
     fn look_up(&mut self) {
-        self.end_page();
+        self.end_read();
         let (seqs, ..) = self.flight.lookups(self.now, 2);
         self.flight.begin_read();
         let rows = seqs.iter().filter_map(|seq| {
@@ -521,7 +551,7 @@ impl World {
 
     fn fetch(&mut self) {
         const LIMIT: usize = 2;
-        self.end_page();
+        self.end_read();
         for fetch in self.flight.lanes_to_fetch(9) {
             self.flight.begin_read();
             let of_key = |line: &Line| line.key.as_ref() == Some(&fetch.key) && line.is_pending();
@@ -945,4 +975,46 @@ fn what_a_page_has_shown_stays_with_it() {
     }
     [Step::EndPage, Step::Draw].iter().for_each(|step| world.play(step));
     assert_eq!(world.running.len(), 1);
+}
+
+/// O1: what comes before an event is asked for while its transaction is open, so it needs no page when it is committed. Where
+/// something comes before it, or several are open, that takes a page.
+#[test]
+fn an_event_with_a_key_that_is_the_first_needs_no_page() {
+    let mut world = World::new();
+    let steps = [Step::Reserve(Some(0)), Step::BeginAsk, Step::Commit(0), Step::Confirm(0), Step::Draw];
+    steps.iter().for_each(|step| world.play(step));
+    assert!(world.running.is_empty(), "the answer is under way");
+    [Step::EndAsk, Step::Draw].iter().for_each(|step| world.play(step));
+    assert_eq!(world.running.len(), 1);
+
+    let steps = [Step::Reserve(Some(1)), Step::BeginAsk, Step::EndAsk, Step::Commit(0), Step::Confirm(0), Step::Draw];
+    steps.iter().for_each(|step| world.play(step));
+    assert_eq!(world.running.len(), 2);
+
+    let steps = [Step::Write(Some(2)), Step::Reserve(Some(2)), Step::BeginAsk, Step::Commit(0), Step::EndAsk];
+    steps.iter().chain([&Step::Confirm(0), &Step::Draw]).for_each(|step| world.play(step));
+    assert_eq!(world.running.len(), 2, "one comes before it");
+    [Step::Page(5), Step::Draw].iter().for_each(|step| world.play(step));
+    assert_eq!(world.running[2].delivery.seq(), Seq(3));
+
+    let mut world = World::new();
+    [Step::Reserve(Some(0)), Step::Reserve(Some(1))].iter().for_each(|step| world.play(step));
+    assert!(matches!(world.flight.before_expected(), Before::Page));
+    world.play(&Step::Page(5));
+    assert!(matches!(world.flight.before_expected(), Before::Known));
+}
+
+/// O1: pages may be ahead of a transaction that is still open. What it commits late is found by whoever asks what comes
+/// before an event.
+#[test]
+fn what_comes_before_an_event_is_asked_from_the_mark_and_not_from_the_position() {
+    let mut world = World::new();
+    world.flight.advance(Position { seq: Seq(9), mark: Seq(3), token: None });
+    let batch = world.flight.take_batch(world.now);
+    world.flight.settled(&batch, world.now);
+    assert_eq!(batch.mark, Some(Seq(3)), "it is stored");
+    world.play(&Step::Reserve(Some(0)));
+    let Before::Ask(Ask { from, .. }) = world.flight.before_expected() else { panic!("it is the only one") };
+    assert_eq!(from, Seq(4));
 }
