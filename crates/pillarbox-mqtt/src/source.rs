@@ -7,7 +7,7 @@ use std::{
 };
 
 use pillarbox_core::port::{BoxFuture, Gives, Received, SinkError, Source, Ticket, Tickets};
-use tokio::time::timeout;
+use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
     Subscription, message,
@@ -19,14 +19,18 @@ const FOR_EVER: Duration = Duration::from_secs(u64::MAX);
 
 /// Receives messages that a server keeps for this client. Made by [`Options::subscribe`](crate::Options::subscribe).
 pub struct MqttSource {
-    session: Session,
+    session: Arc<Session>,
     subscription: Subscription,
-    // One connects at a time: a second connection of the same client would end the first.
-    connecting: tokio::sync::Mutex<()>,
+    // One connects at a time: a second connection of the same client would end the first. A call that is dropped meanwhile
+    // leaves it to the next one.
+    connecting: tokio::sync::Mutex<Option<Connecting>>,
     // One receives at a time.
     reading: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
+
+/// The task that connects; ends with this.
+struct Connecting(JoinHandle<Result<Arc<Line>, SinkError>>);
 
 struct State {
     // The connection that messages come by, and on which alone they can be acknowledged.
@@ -38,7 +42,7 @@ struct State {
 impl MqttSource {
     pub(crate) fn new(session: Session, subscription: Subscription) -> Self {
         let state = Mutex::new(State { line: None, tickets: Tickets::new(FOR_EVER) });
-        Self { session, subscription, connecting: <_>::default(), reading: <_>::default(), state }
+        Self { session: Arc::new(session), subscription, connecting: <_>::default(), reading: <_>::default(), state }
     }
 
     async fn receive_batch(&self, most: usize) -> Result<Vec<Received>, SinkError> {
@@ -74,13 +78,22 @@ impl MqttSource {
 
     /// Connects if need be.
     async fn line(&self) -> Result<Arc<Line>, SinkError> {
-        let _turn = self.connecting.lock().await;
+        let mut connecting = self.connecting.lock().await;
         self.look_back();
         let current = self.state().line.clone();
         if let Some(line) = current {
             return Ok(line);
         }
-        let line = self.session.open().await?;
+        let line = loop {
+            let task = connecting.get_or_insert_with(|| Connecting::to(&self.session));
+            let was_over = task.0.is_finished();
+            let line = task.line().await;
+            *connecting = None;
+            // What failed when nobody waited for it says nothing of the present.
+            if line.is_ok() || !was_over {
+                break line?;
+            }
+        };
         self.state().line = Some(Arc::clone(&line));
         Ok(line)
     }
@@ -152,20 +165,42 @@ impl MqttSource {
     }
 
     async fn leave(&self) {
-        let _turn = self.connecting.lock().await;
-        let line = {
+        let mut connecting = self.connecting.lock().await;
+        let mut line = {
             let mut state = self.state();
             state.tickets.clear();
             state.line.take()
         };
+        let within = self.session.answer_within();
+        if let Some(mut connecting) = connecting.take() {
+            line = timeout(within, connecting.line()).await.ok().and_then(Result::ok);
+        }
         if let Some(line) = line {
             // It is over in any case.
-            let _ = timeout(self.session.answer_within(), line.close()).await;
+            let _ = timeout(within, line.close()).await;
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connecting {
+    fn to(session: &Arc<Session>) -> Self {
+        let session = Arc::clone(session);
+        Self(tokio::spawn(async move { session.open().await }))
+    }
+
+    /// Waits for the connection. Who is dropped meanwhile ends nothing.
+    async fn line(&mut self) -> Result<Arc<Line>, SinkError> {
+        (&mut self.0).await.unwrap_or_else(|_| Err(SinkError::unavailable("the client has ended")))
+    }
+}
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -210,5 +245,31 @@ impl fmt::Debug for MqttSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("MqttSource");
         shown.field("session", &self.session).field("subscription", &self.subscription).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::Options;
+
+    #[tokio::test]
+    async fn a_failure_that_nobody_waited_for_is_not_told_later() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("mqtt://{}", listener.local_addr().expect("an address"));
+        let source = Options::new(url).subscribe(Subscription::new("orders", "billing-0")).expect("a source");
+        let accepts = async || drop(listener.accept().await.expect("a connection"));
+        tokio::select! {
+            came = source.receive(1) => panic!("{came:?} of a server that says nothing"),
+            () = accepts() => {}
+        }
+        while !source.connecting.lock().await.as_ref().expect("a task").0.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        let (told, ()) = tokio::join!(source.check(), accepts());
+        assert!(told.is_err(), "the second has ended as well");
+        assert!(source.connecting.lock().await.is_none());
     }
 }

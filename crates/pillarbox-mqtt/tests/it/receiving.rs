@@ -7,7 +7,7 @@ use pillarbox_mqtt::{MqttSource, Subscription};
 use pillarbox_testkit::{
     exam::run,
     sinks::{Place as _, message},
-    sources::{Place as _, WAIT},
+    sources::{Place as _, SOON, WAIT},
 };
 use rumqttc::v5::mqttbytes::QoS;
 
@@ -151,6 +151,68 @@ fn a_large_message_comes_in_whole() {
         let payload: Vec<u8> = (0..90_000_u32).map(|n| n.to_le_bytes()[0]).collect();
         assert_eq!(place.sink().send(&[message(&place, None, &payload)]).await, [Ok(())]);
         assert_eq!(receive(&source, 1).await[0].message.payload, payload);
+    });
+}
+
+/// Begins to receive, and is dropped as soon as it has a connection of which the proxy holds back every byte.
+async fn drop_while_it_connects(place: &Topic, source: &MqttSource) {
+    place.proxy().stall();
+    let connected = async {
+        while place.proxy().connections() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        came = source.receive(1) => panic!("{came:?} through a proxy that holds everything back"),
+        () = connected => {}
+    }
+}
+
+/// I4: the server can't tell which of two is the newer one, and would throw out either.
+#[test]
+fn a_receive_that_is_dropped_while_it_connects_leaves_its_connection_to_the_next() {
+    run(async {
+        let place = Topic::fresh().await;
+        place.prepare("billing").await;
+        place.send_with(QoS::AtLeastOnce, b"0".to_vec()).await;
+        let source = place.source("billing", SOON);
+        drop_while_it_connects(&place, &source).await;
+        let came = tokio::time::timeout(WAIT, source.receive(1)).await;
+        assert!(came.is_err(), "{came:?} through a proxy that holds everything back");
+        assert_eq!(place.proxy().connections(), 1);
+        place.proxy().resume();
+        let received = source.receive(1).await.unwrap();
+        assert_eq!(bodies(&received), BTreeSet::from(["0".to_owned()]));
+        assert_eq!(source.acknowledge(&tickets(&received)).await, [Ok(())]);
+        assert_eq!(place.proxy().connections(), 1);
+    });
+}
+
+/// I4: nothing connects later that nobody knows of.
+#[test]
+fn a_source_that_is_closed_or_dropped_while_it_connects_connects_no_more() {
+    run(async {
+        for closes in [true, false] {
+            let place = Topic::fresh().await;
+            place.prepare("billing").await;
+            let source = place.source("billing", SOON);
+            drop_while_it_connects(&place, &source).await;
+            if closes {
+                place.proxy().resume();
+                source.close().await;
+            } else {
+                drop(source);
+                place.proxy().resume();
+            }
+            while place.proxy().connections() > 0 {
+                tokio::task::yield_now().await;
+            }
+            // The next one of its client id has its connection for itself.
+            send(&place, 1).await;
+            let next = place.source("billing", SOON);
+            let received = receive(&next, 1).await;
+            assert_eq!(next.acknowledge(&tickets(&received)).await, [Ok(())]);
+        }
     });
 }
 

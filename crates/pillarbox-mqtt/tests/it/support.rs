@@ -87,10 +87,6 @@ impl sources::Place for Topic {
         self.options().subscribe(self.member(group, 0)).unwrap()
     }
 
-    fn has_one_connection() -> bool {
-        true
-    }
-
     fn another(&self, group: &str, _again_after: Duration) -> MqttSource {
         self.options().subscribe(self.member(group, 1)).unwrap()
     }

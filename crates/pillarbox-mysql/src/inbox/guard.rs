@@ -107,7 +107,7 @@ impl GuardStore for MySqlInbox {
             if messages.is_empty() {
                 return Ok(());
             }
-            let list = &super::ascending(messages)?;
+            let list = &super::list(&super::ascending(messages))?;
             retried(|| async move {
                 let mut entered = self.0.marks.enter().await?;
                 let release = sqlx::query(self.0.sql.guard.release.clone()).bind(list).bind(consumer).bind(by);

@@ -2,6 +2,7 @@
 //!
 //! It works beside a store, with connections and tables of its own; the tables of the outbox need not be there.
 
+mod ahead;
 mod guard;
 mod letters;
 mod migrate;
@@ -19,7 +20,7 @@ use pillarbox_core::{
 };
 use sqlx::Row as _;
 
-pub(crate) use self::{guard::GuardSql, letters::LetterSql, migrate::UpkeepSql, seen::SeenSql};
+pub(crate) use self::{ahead::Ahead, guard::GuardSql, letters::LetterSql, migrate::UpkeepSql, seen::SeenSql};
 use crate::{MySqlStore, connection::Line, error, tables::Names};
 
 /// The consumer's half in the database and the schema of a store. Cheap to clone.
@@ -52,6 +53,8 @@ pub(crate) struct Inner {
     buckets: Mutex<Option<Buckets>>,
     /// The database's time, as it was told last.
     clock: Mutex<Option<(Timestamp, Instant)>>,
+    /// Whether batches lie clear of the bucket before.
+    pub(crate) ahead: Ahead,
 }
 
 pub(crate) struct Sql {
@@ -93,6 +96,7 @@ impl MySqlInbox {
             names,
             buckets: Mutex::default(),
             clock: Mutex::default(),
+            ahead: Ahead::default(),
         }))
     }
 
@@ -121,11 +125,16 @@ impl MySqlInbox {
     }
 }
 
-/// A list of messages for a statement, in the order in which all lock them.
-fn ascending(messages: &[&str]) -> Result<String, StoreError> {
+/// Messages in the order in which all lock them: that of their bytes.
+fn ascending<'a>(messages: &[&'a str]) -> Vec<&'a str> {
     let mut sorted = messages.to_vec();
     sorted.sort_unstable();
-    serde_json::to_string(&sorted).map_err(error::unreadable)
+    sorted
+}
+
+/// A list of messages for a statement.
+fn list(messages: &[&str]) -> Result<String, StoreError> {
+    serde_json::to_string(messages).map_err(error::unreadable)
 }
 
 /// The inbox's names, other than the outbox's.

@@ -6,6 +6,17 @@
 //! again: an error ends the statement here, not the transaction. If it did not enter all, those are read that have the number
 //! of this call.
 //!
+//! # Many messages
+//! To look each of them up takes time. But ids that ascend with time, as those of events do, lie beyond everything in the
+//! bucket before. So the slot before is asked once whether it has any message of the consumer from the least to
+//! the greatest of the batch, in the order of their bytes, which is that of the primary key. If it has none, none of the
+//! batch is there, and they are entered row by row as given. Else the statement fails before the first row, and the other
+//! one looks each of them up. It fails likewise if the guess was wrong, and then so does the other: nobody has to tell the
+//! two apart. [`Ahead`](super::Ahead) keeps the tries that fail rare where ids do not ascend.
+//!
+//! The text has as many rows as there are messages, and each text is prepared once for a connection. So there are some
+//! [`SIZES`], and what a size has too many is filled with the last message, which is ignored after the first time.
+//!
 //! # Why two transactions can't both enter a message
 //! - In one bucket they meet at the primary key of its slot: the second waits for the end of the first. After a commit it finds
 //!   the message known, whatever its snapshot shows, for a key is compared with what is there; after a rollback the
@@ -14,7 +25,8 @@
 //!   the turn what is new is entered in that slot first, and in the present one if it was new there: the two meet in
 //!   the slot before. Whoever comes later sees the first committed, if that has kept to the longest time: at READ
 //!   COMMITTED each statement sees what is committed when it begins, and at REPEATABLE READ and SERIALIZABLE an insert
-//!   reads the newest state of the rows it selects, behind a lock, and not that of the snapshot.
+//!   reads the newest state of the rows it selects, behind a lock, and not that of the snapshot. An insert of rows as
+//!   given, which asks for a range, reads the newest state behind a lock at every level.
 //! - Slots are written in the order of their age, and messages in ascending order. Where transactions still wait in a circle
 //!   the server ends one of them, and that is a conflict, too.
 //!
@@ -50,6 +62,8 @@ struct Slot {
     one: SqlStr,
     /// The same with many.
     many: SqlStr,
+    /// The same with as many as [`SIZES`] has in its place, and fails if the slot before has anything between them.
+    ahead: [SqlStr; SIZES.len()],
     /// Enters messages in the slot before.
     before: SqlStr,
     /// Enters what this call has entered in the slot before.
@@ -66,8 +80,13 @@ const GIVEN: &str = "json_table(?, '$[*]' columns (m varchar(200) character set 
 
 /// Fails unless the time lies in a bucket, and at least so far in it. Without an error nobody could tell a wrong guess
 /// from messages that are known.
-const FITS: &str = "18446744073709551615 + (not ({micros} div ? = ? and {micros} mod ? >= ?)) > 0";
+const FITS: &str = "18446744073709551615 + (not ({micros} div ? = ? and {micros} mod ? >= ?{more})) > 0";
 const MICROS: &str = "timestampdiff(microsecond, {epoch}, utc_timestamp(6))";
+/// Of how many rows there are texts: each a quarter more than the one before, or one row. Larger batches are looked up one by
+/// one.
+const SIZES: [usize; 24] =
+    [2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 32, 40, 50, 64, 80, 100, 125, 160, 200, 250, 320, 400, 500];
+
 /// What [`FITS`] fails with: a number out of its range.
 const MISSED: u16 = 1690;
 /// The slot was emptied since the transaction's snapshot.
@@ -75,15 +94,22 @@ const EMPTIED: u16 = 1412;
 
 impl SeenSql {
     pub(crate) fn new(names: &Names) -> Self {
-        let fits = FITS.replace("{micros}", MICROS);
+        let fits_and = |more: &str| FITS.replace("{micros}", MICROS).replace("{more}", more);
+        let fits = fits_and("");
         Self(std::array::from_fn(|slot| {
             let before = before(slot);
-            let insert = |into: usize, select: &str| {
+            let into = |into: usize| format!("insert ignore into {{seen_{into}}} (consumer, message, entered_by)");
+            let insert = |slot: usize, select: &str| {
                 names.statement(&format!(
-                    "insert ignore into {{seen_{into}}} (consumer, message, entered_by)
-        select {select}"
+                    "{}
+        select {select}",
+                    into(slot)
                 ))
             };
+            let clear = fits_and(&format!(
+                " and not exists (
+            select 1 from {{seen_{before}}} as near where near.consumer = ? and near.message between ? and ?)"
+            ));
             let own = |slot: usize| {
                 format!(
                     "from {GIVEN} straight_join {{seen_{slot}}} as own force index (primary)
@@ -111,6 +137,15 @@ impl SeenSql {
         where {fits} and other.message is null"
                     ),
                 ),
+                // The condition stands in the first row, which is made before any is entered.
+                ahead: SIZES.map(|size| {
+                    let more = ", (?, ?, ?)".repeat(size - 1);
+                    names.statement(&format!(
+                        "{}
+        values (?, ?, if({clear}, ?, 0)){more}",
+                        into(slot)
+                    ))
+                }),
                 before: insert(before, &format!("?, cast(given.m as binary), ? from {GIVEN} where {fits}")),
                 after: insert(slot, &format!("own.consumer, own.message, own.entered_by {}", own(before))),
                 entered: names.statement(&format!("select own.message {}", own(slot))),
@@ -126,6 +161,8 @@ impl SeenSql {
             [
                 ("one", &slot.one),
                 ("many", &slot.many),
+                ("ahead", &slot.ahead[0]),
+                ("ahead", &slot.ahead[SIZES.len() - 1]),
                 ("before", &slot.before),
                 ("after", &slot.after),
                 ("entered", &slot.entered),
@@ -139,6 +176,7 @@ impl SeenSql {
 struct Call<'a> {
     consumer: &'a [u8],
     messages: &'a [&'a str],
+    ascending: Vec<&'a str>,
     list: String,
     /// Random, to know its entries by.
     number: u64,
@@ -157,10 +195,12 @@ impl MySqlInbox {
             return Ok(Vec::new());
         }
         let buckets = self.buckets().await?.ok_or_else(not_agreed)?;
+        let ascending = super::ascending(messages);
         let call = Call {
             consumer: consumer.as_bytes(),
             messages,
-            list: super::ascending(messages)?,
+            list: super::list(&ascending)?,
+            ascending,
             number: fastrand::u64(..),
         };
         for _ in 0..GUESSES {
@@ -192,7 +232,7 @@ impl MySqlInbox {
         let sql = &self.0.sql.seen.0[slot(bucket)];
         let length = buckets.micros();
         let fits = |insert: Insert<'q>, at_least| insert.bind(length).bind(bucket).bind(length).bind(at_least);
-        let settled = micros(buckets.longest());
+        let settled = |insert| fits(insert, micros(buckets.longest()));
         let insert = match *call.messages {
             // The slot before is written as well, which does no harm if it is later than guessed.
             _ if buckets.overlaps(now) => {
@@ -202,14 +242,18 @@ impl MySqlInbox {
             [message] => {
                 let message = message.as_bytes();
                 let insert = sqlx::query(sql.one.clone()).bind(call.consumer).bind(message).bind(call.number);
-                fits(insert, settled).bind(call.consumer).bind(message)
+                settled(insert).bind(call.consumer).bind(message)
             }
             _ => {
                 let insert = sqlx::query(sql.many.clone()).bind(call.consumer).bind(call.number).bind(&call.list);
-                fits(insert.bind(call.consumer), settled)
+                settled(insert.bind(call.consumer))
             }
         };
-        let mut count = insert.execute(&mut *tx).await?.rows_affected();
+        let ahead = if buckets.overlaps(now) { None } else { self.ahead(sql, call, settled) };
+        let mut count = match ahead {
+            Some(ahead) => self.enter_ahead(tx, ahead, insert).await?,
+            None => insert.execute(&mut *tx).await?.rows_affected(),
+        };
         if buckets.overlaps(now) && count > 0 {
             let after = sqlx::query(sql.after.clone()).bind(&call.list).bind(call.consumer).bind(call.number);
             count = after.execute(&mut *tx).await?.rows_affected();
@@ -220,6 +264,42 @@ impl MySqlInbox {
         let entered = sqlx::query(sql.entered.clone()).bind(&call.list).bind(call.consumer).bind(call.number);
         let entered = entered.fetch_all(tx).await?;
         entered.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// The statement that enters many messages if the slot before has nothing between them, if that is worth a try.
+    fn ahead<'q>(
+        &self,
+        sql: &Slot,
+        call: &'q Call<'q>,
+        settled: impl Fn(Insert<'q>) -> Insert<'q>,
+    ) -> Option<Insert<'q>> {
+        let (least, greatest) = match *call.ascending {
+            [least, .., greatest] => (least.as_bytes(), greatest.as_bytes()),
+            _ => return None,
+        };
+        let place = SIZES.partition_point(|size| *size < call.ascending.len());
+        let text = sql.ahead.get(place).filter(|_| self.0.ahead.is_worth_a_try())?;
+        let first = settled(sqlx::query(text.clone()).bind(call.consumer).bind(least));
+        let first = first.bind(call.consumer).bind(least).bind(greatest).bind(call.number);
+        let filled = call.ascending[1..].iter().map(|message| message.as_bytes()).chain(std::iter::repeat(greatest));
+        let others = filled.take(SIZES[place] - 1);
+        Some(others.fold(first, |insert, message| insert.bind(call.consumer).bind(message).bind(call.number)))
+    }
+
+    /// Enters many messages by this statement, or by the other one if it fails; returns how many.
+    async fn enter_ahead(
+        &self,
+        tx: &mut MySqlConnection,
+        ahead: Insert<'_>,
+        otherwise: Insert<'_>,
+    ) -> Result<u64, sqlx::Error> {
+        let (clear, done) = match ahead.execute(&mut *tx).await {
+            Err(error) if error::number(&error) == Some(MISSED) => (false, otherwise.execute(tx).await?),
+            done => (true, done?),
+        };
+        // If both have failed, it was for the time, which says nothing of the messages.
+        self.0.ahead.was_tried(clear);
+        Ok(done.rows_affected())
     }
 
     async fn ask_the_time(&self, tx: &mut MySqlConnection) -> Result<(), sqlx::Error> {

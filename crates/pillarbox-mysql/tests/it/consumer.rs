@@ -1,6 +1,6 @@
 //! The exams of the consumer's half, on MariaDB and on MySQL; and what is their own.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use pillarbox_core::{
     domain::bucket::{self, SLOTS},
@@ -8,7 +8,7 @@ use pillarbox_core::{
 };
 use pillarbox_mysql::{MySqlInbox, MySqlStore, Options};
 use pillarbox_testkit::servers::{Database, Shared};
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::support::on_each_server;
 
@@ -172,12 +172,41 @@ impl Place {
     }
 
     async fn enter(&self, message: &str) -> bool {
+        self.enter_all(&[message]).await[0]
+    }
+
+    async fn enter_all(&self, messages: &[&str]) -> Vec<bool> {
+        self.enter_by(&self.inbox(), "billing", messages).await.0
+    }
+
+    /// Also how many inserts there were of rows as given, and of rows that were looked up.
+    async fn enter_by(&self, inbox: &MySqlInbox, consumer: &str, messages: &[&str]) -> (Vec<bool>, [i64; 2]) {
         let mut tx = self.store.begin().await.unwrap();
-        let answers = self.inbox().enter(&mut tx, "billing", &[message]).await.unwrap();
+        let before = inserts(&mut tx).await;
+        let answers = inbox.enter(&mut tx, consumer, messages).await.unwrap();
+        let after = inserts(&mut tx).await;
         self.store.commit(tx).await.unwrap();
-        answers[0]
+        (answers, [after[0] - before[0], after[1] - before[1]])
     }
 }
+
+/// The inserts of a session so far: of rows as given, and of rows that were looked up.
+async fn inserts(connection: &mut sqlx::MySqlConnection) -> [i64; 2] {
+    let mut counts = [0; 2];
+    for (count, name) in counts.iter_mut().zip(["Com_insert", "Com_insert_select"]) {
+        let status = format!("show session status where variable_name = '{name}'");
+        let row = sqlx::raw_sql(AssertSqlSafe(status)).fetch_one(&mut *connection).await.unwrap();
+        *count = row.get::<String, _>(1).parse().unwrap();
+    }
+    counts
+}
+
+/// Rows were entered as given.
+const AS_GIVEN: [i64; 2] = [1, 0];
+/// That was tried, and then each was looked up.
+const TRIED: [i64; 2] = [1, 1];
+/// Each was looked up.
+const LOOKED_UP: [i64; 2] = [0, 1];
 
 #[tokio::test]
 async fn an_inbox_needs_a_prefix_of_its_own() {
@@ -198,6 +227,10 @@ on_each_server!(
     a_snapshot_does_not_enter_a_message_twice,
     a_message_is_entered_in_two_slots_after_a_turn,
     a_wrong_guess_of_the_bucket_is_noticed,
+    a_batch_is_looked_up_one_by_one_if_the_bucket_before_has_anything_within_it,
+    batches_are_compared_with_the_bucket_before_by_their_bytes,
+    batches_of_every_size_are_entered_once,
+    a_batch_waits_for_what_is_open_in_the_bucket_before,
     batches_in_opposite_orders_enter_each_message_once,
     a_bucket_is_emptied_once_in_its_middle,
     of_many_rotations_at_once_one_empties_the_bucket,
@@ -282,10 +315,117 @@ async fn a_wrong_guess_of_the_bucket_is_noticed(server: Shared) {
     let inbox = place.inbox();
     for n in 0..300 {
         let mut tx = place.store.begin().await.unwrap();
-        let message = format!("m-{n}");
-        assert_eq!(inbox.enter(&mut tx, "billing", &[&message]).await.unwrap(), [true]);
-        assert_eq!(inbox.enter(&mut tx, "billing", &[&message]).await.unwrap(), [false]);
+        let messages = [format!("m-{n:03}"), format!("m-{n:03}-2")];
+        let messages: Vec<&str> = messages.iter().map(String::as_str).take(1 + n % 2).collect();
+        assert_eq!(inbox.enter(&mut tx, "billing", &messages).await.unwrap(), vec![true; messages.len()]);
+        assert_eq!(inbox.enter(&mut tx, "billing", &messages).await.unwrap(), vec![false; messages.len()]);
         place.store.commit(tx).await.unwrap();
+    }
+}
+
+/// I3: nothing of it is there, or some, or all.
+async fn a_batch_is_looked_up_one_by_one_if_the_bucket_before_has_anything_within_it(server: Shared) {
+    let place = Place::opened(server).await;
+    place.in_the_middle_of(800).await;
+    assert_eq!(place.enter_all(&["m-2", "m-4"]).await, [true, true]);
+    place.in_the_middle_of(801).await;
+    for (messages, answers, way) in [
+        // Below it, above it, and between two of it.
+        (["a-1", "a-2"], [true, true], AS_GIVEN),
+        (["n-2", "n-1"], [true, true], AS_GIVEN),
+        (["m-3", "m-2a"], [true, true], AS_GIVEN),
+        // Around one, and around all.
+        (["m-1", "m-3a"], [true, true], TRIED),
+        (["z-1", "a-0"], [true, true], TRIED),
+        // One of it, at either end, and all.
+        (["m-4", "x-1"], [false, true], TRIED),
+        (["m-2", "b-1"], [false, true], TRIED),
+        (["m-4", "m-2"], [false, false], TRIED),
+        // What is known of the present bucket.
+        (["a-1", "a-3"], [false, true], AS_GIVEN),
+        (["n-1", "n-2"], [false, false], AS_GIVEN),
+    ] {
+        // Of each an inbox that has tried nothing yet.
+        assert_eq!(place.enter_by(&place.inbox(), "billing", &messages).await, (answers.into(), way), "{messages:?}");
+        assert_eq!(place.enter_all(&messages).await, [false, false], "{messages:?}");
+    }
+    let others = place.enter_by(&place.inbox(), "audit", &["m-2", "m-4"]).await;
+    assert_eq!(others, (vec![true, true], AS_GIVEN), "what another consumer has entered");
+    // After a try in vain there is a pause.
+    let inbox = place.inbox();
+    for (messages, way) in
+        [(["a-4", "z-4"], TRIED), (["o-1", "o-2"], LOOKED_UP), (["o-3", "o-4"], AS_GIVEN), (["o-5", "o-6"], AS_GIVEN)]
+    {
+        assert_eq!(place.enter_by(&inbox, "billing", &messages).await, (vec![true, true], way), "{messages:?}");
+    }
+}
+
+/// I3: no order of letters decides what lies between two messages.
+async fn batches_are_compared_with_the_bucket_before_by_their_bytes(server: Shared) {
+    let place = Place::opened(server).await;
+    place.in_the_middle_of(800).await;
+    let known = ["m-2", "p", "\u{e4}-1", "\u{1f980}"];
+    assert_eq!(place.enter_all(&known).await, [true; 4]);
+    place.in_the_middle_of(801).await;
+    for (messages, answers, way) in [
+        // By letters the first is the greater one.
+        (["Z-9", "m-2"], [true, false], TRIED),
+        (["z-1", "\u{e4}-1"], [true, false], TRIED),
+        // By the units of UTF-16, too.
+        (["\u{ff5e}", "\u{1f980}"], [true, false], TRIED),
+        // By letters they are the same as one that is known, or without the space at the end.
+        (["M-1", "M-2"], [true, true], AS_GIVEN),
+        (["p ", "p\0"], [true, true], AS_GIVEN),
+    ] {
+        assert_eq!(place.enter_by(&place.inbox(), "billing", &messages).await, (answers.into(), way), "{messages:?}");
+        assert_eq!(place.enter_all(&messages).await, [false, false], "{messages:?}");
+    }
+}
+
+/// I3: the text of the statement has rows for some sizes, and what is left of them is no message.
+async fn batches_of_every_size_are_entered_once(server: Shared) {
+    let place = Place::opened(server).await;
+    place.at_hundredth(50).await;
+    let mut entries = 0_u64;
+    for size in [2, 3, 7, 8, 9, 99, 100, 101, 499, 500, 501, 1_200] {
+        let messages: Vec<String> = (0..size).rev().map(|n| format!("{size}-{n}")).collect();
+        let messages: Vec<&str> = messages.iter().map(String::as_str).collect();
+        let way = if size > 500 { LOOKED_UP } else { AS_GIVEN };
+        assert_eq!(place.enter_by(&place.inbox(), "billing", &messages).await, (vec![true; size], way), "{size}");
+        // One is new, wherever it stands.
+        for at in BTreeSet::from([0, size / 2, size - 1]) {
+            let new = format!("{}-{at}", messages[at]);
+            let mut mixed = messages.clone();
+            mixed[at] = &new;
+            let expected: Vec<bool> = (0..size).map(|n| n == at).collect();
+            assert_eq!(place.enter_all(&mixed).await, expected, "{size}, {at}");
+            entries += 1;
+        }
+        entries += u64::try_from(size).unwrap();
+        assert_eq!(place.entries().await, entries, "{size}");
+    }
+}
+
+/// I3: at every level. It is there longer than a transaction may be; what it will come to, nobody knows.
+async fn a_batch_waits_for_what_is_open_in_the_bucket_before(server: Shared) {
+    for level in ["read committed", "repeatable read", "serializable"] {
+        let place = Place::opened(server).await;
+        place.in_the_middle_of(800).await;
+        let mut open = place.store.begin().await.unwrap();
+        assert_eq!(place.inbox().enter(&mut open, "billing", &["m-2"]).await.unwrap(), [true]);
+        place.in_the_middle_of(801).await;
+        let mut connection = place.store.pool().acquire().await.unwrap();
+        let set = format!("set session transaction isolation level {level}; set innodb_lock_wait_timeout = 1");
+        sqlx::raw_sql(AssertSqlSafe(set)).execute(&mut *connection).await.unwrap();
+        let mut tx = sqlx::Connection::begin(&mut *connection).await.unwrap();
+        let error = place.inbox().enter(&mut tx, "billing", &["m-1", "m-3"]).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Conflict, "{level}: {error}");
+        tx.rollback().await.unwrap();
+        place.store.commit(open).await.unwrap();
+        let mut tx = sqlx::Connection::begin(&mut *connection).await.unwrap();
+        let answers = place.inbox().enter(&mut tx, "billing", &["m-1", "m-2"]).await.unwrap();
+        assert_eq!(answers, [true, false], "{level}");
+        tx.rollback().await.unwrap();
     }
 }
 

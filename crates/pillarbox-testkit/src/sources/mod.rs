@@ -72,11 +72,6 @@ pub trait Place: sinks::Place {
         self.source(group, again_after)
     }
 
-    /// Whether the broker lets a source have one connection: a call that is dropped while it connects may cost the next one.
-    fn has_one_connection() -> bool {
-        false
-    }
-
     /// Whether a source has its messages still after its connection was lost and made again, so that they need not come again.
     fn keeps_messages() -> bool {
         false
