@@ -43,8 +43,8 @@ struct Seen {
 
 impl Receiver {
     async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let addr = listener.local_addr().expect("an address");
         let answers = watch::Sender::new(false);
         let seen = Arc::new(Seen { ids: Mutex::default(), given_up: AtomicUsize::new(0), answers });
         let app = Router::new().fallback(receive).with_state(seen.clone());
@@ -55,7 +55,7 @@ impl Receiver {
     /// A sink that sends one request at a time, and waits for the answer longer than a test takes.
     fn outlet(&self) -> Outlet {
         let options = pillarbox_http::Options::new(format!("http://{}", self.addr)).at_once(1);
-        let sink = options.answer_within(Duration::from_mins(1)).open().unwrap();
+        let sink = options.answer_within(Duration::from_mins(1)).open().expect("a sink");
         Outlet::new("hook", Arc::new(sink), Arc::new(Rules::new([], ["hook".into()]))).timeout(Duration::from_mins(1))
     }
 
@@ -73,7 +73,7 @@ impl Receiver {
 }
 
 async fn receive(State(seen): State<Arc<Seen>>, headers: HeaderMap) -> StatusCode {
-    seen.ids.lock().push(headers["ce-id"].to_str().unwrap().to_owned());
+    seen.ids.lock().push(headers["ce-id"].to_str().expect("an id").to_owned());
     let unanswered = Unanswered(&seen.given_up);
     let _ = seen.answers.subscribe().wait_for(|answers| *answers).await;
     std::mem::forget(unanswered);
