@@ -11,6 +11,7 @@ mod held;
 mod latency;
 mod log_bytes;
 mod memory;
+mod moments;
 mod nodes;
 mod ordered;
 mod peers;
@@ -80,6 +81,12 @@ struct Args {
     /// Is one of several processes on this database.
     #[arg(long, hide = true)]
     as_member: Option<String>,
+    /// Is a relay from this database that tells when messages are confirmed.
+    #[arg(long, hide = true)]
+    as_relay: Option<String>,
+    /// A setting of that relay; may be given several times.
+    #[arg(long, value_name = "PATH=VALUE", hide = true)]
+    set: Vec<String>,
     /// How many events the database of a process of its own has, or will have.
     #[arg(long, default_value_t = 0, hide = true)]
     events: usize,
@@ -190,6 +197,9 @@ async fn run(args: &Args) -> Result<()> {
             Kind::Postgres => child::<postgres::Bed>(args).await,
             Kind::Mysql => child::<mysql::Bed>(args).await,
         };
+    }
+    if let Some(address) = &args.as_relay {
+        return relay::child(address, &args.set, args.events).await;
     }
     if args.relay {
         if args.peers || args.backend == Kind::Mysql {

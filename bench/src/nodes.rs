@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -22,6 +22,7 @@ use tokio::{
 use crate::{
     Result, Sizes,
     backend::{Backend, Database, EVENT_TYPE, PAYLOAD, Server},
+    moments::now,
     report::{Figure, Report},
     rounds::{Rounds, Spread, float},
     write,
@@ -278,9 +279,4 @@ pub(crate) async fn child<B: Backend>(address: &str) -> Result<()> {
     BufReader::new(tokio::io::stdin()).lines().next_line().await?;
     outbox.shutdown().await;
     Ok(())
-}
-
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -2,11 +2,8 @@
 
 use std::{
     process::Stdio,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-    time::{Duration, Instant, SystemTime},
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -14,13 +11,13 @@ use pillarbox::{Delivery, Outbox};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
     process::{Child, ChildStdout, Command},
-    sync::Notify,
     time::{sleep, sleep_until, timeout},
 };
 
 use crate::{
     Result, Sizes,
     backend::{Backend, Database, EVENT_TYPE, PAYLOAD, Server},
+    moments::{Moments, now},
     report::{Figure, Report},
     rounds::{Spread, float, percentile},
     write,
@@ -112,7 +109,7 @@ impl Node {
     async fn arrivals(&mut self) -> Result<Vec<u64>> {
         let line = self.line().await?;
         self.child.wait().await?;
-        line.split(' ').map(|number| Ok(number.parse()?)).collect()
+        Moments::read(&line)
     }
 
     async fn line(&mut self) -> Result<String> {
@@ -124,21 +121,16 @@ impl Node {
 /// The other process: owns every partition, says so, and tells when each event came.
 pub(crate) async fn child<B: Backend>(address: &str, events: usize) -> Result<()> {
     let database = B::Database::at(address);
-    let at: Arc<Vec<AtomicU64>> = Arc::new((0..events).map(|_| AtomicU64::new(0)).collect());
-    let (missing, all) = (Arc::new(AtomicUsize::new(events)), Arc::new(Notify::new()));
+    let moments = Arc::new(Moments::new(events));
     let outbox = {
-        let (at, missing, all) = (at.clone(), missing, all.clone());
+        let moments = moments.clone();
         Outbox::multi_node(database.store().await?)
             .route(EVENT_TYPE, move |delivery: Delivery| {
                 let now = now();
                 let number =
                     delivery.event().payload().as_bytes().first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-                let place = number.and_then(|number| at.get(usize::try_from(number).ok()?));
-                if let Some(place) = place
-                    && place.swap(now, Ordering::Relaxed) == 0
-                    && missing.fetch_sub(1, Ordering::AcqRel) == 1
-                {
-                    all.notify_one();
+                if let Some(number) = number.and_then(|number| usize::try_from(number).ok()) {
+                    moments.note(number, now);
                 }
                 async {}
             })
@@ -149,14 +141,8 @@ pub(crate) async fn child<B: Backend>(address: &str, events: usize) -> Result<()
         sleep(Duration::from_millis(10)).await;
     }
     println!("ready");
-    all.notified().await;
-    let at: Vec<String> = at.iter().map(|at| at.load(Ordering::Relaxed).to_string()).collect();
-    println!("{}", at.join(" "));
+    moments.all().await;
+    println!("{}", moments.line());
     outbox.shutdown().await;
     Ok(())
-}
-
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

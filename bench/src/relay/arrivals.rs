@@ -1,13 +1,13 @@
 //! What has arrived at a broker, and whether it is all and in order.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::{
     sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
     task::AbortHandle,
 };
 
-use crate::Result;
+use crate::{Result, moments::now};
 
 /// The next message comes within this time, or not at all.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -18,7 +18,8 @@ const DIGITS: usize = 12;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub(super) number: usize,
-    pub(super) at: Instant,
+    /// By the clock of all processes.
+    pub(super) at: u64,
 }
 
 /// The messages of a broker, one after another.
@@ -70,12 +71,17 @@ pub(super) struct Inbox(UnboundedSender<Result<Arrival>>);
 impl Inbox {
     /// A payload, which begins with its number.
     pub(super) fn put(&self, payload: &[u8]) {
-        let at = Instant::now();
-        let number = payload.get(..DIGITS).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
-        let arrival = number.map(|number| Arrival { number, at }).ok_or_else(|| "a payload has no number".into());
+        let at = now();
+        let arrival =
+            number_of(payload).map(|number| Arrival { number, at }).ok_or_else(|| "a payload has no number".into());
         // Who is not there any more does not miss it.
         let _ = self.0.send(arrival);
     }
+}
+
+/// The number at the begin of a payload.
+pub(super) fn number_of(payload: &[u8]) -> Option<usize> {
+    std::str::from_utf8(payload.get(..DIGITS)?).ok()?.parse().ok()
 }
 
 /// Which of the events there were, and the last of each key.

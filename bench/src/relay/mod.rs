@@ -6,14 +6,17 @@
 
 mod arrivals;
 mod broker;
+mod confirm;
 mod latency;
 mod program;
+mod start;
 
 use std::time::{Duration, Instant};
 
 use arrivals::Seen;
 use broker::Broker;
 use bytes::Bytes;
+pub(crate) use confirm::child;
 use pillarbox::{Event, Outbox};
 use pillarbox_core::port::Message;
 use pillarbox_relay::{Mode, Target as Address, message};
@@ -159,7 +162,8 @@ async fn measure<B: Broker>(ground: &Ground<'_>, report: &mut Report) -> Result<
     let target = (!B::OWN_MEMORY).then_some(MEMORY);
     let note = format!("the most that was resident in {} runs", ground.sizes.rounds);
     report.add(Figure::of_value(names.memory, "MiB", peak, target).note(note));
-    latency::run(&broker, ground, report).await
+    latency::run(&broker, ground, report).await?;
+    start::run(&broker, ground, report).await
 }
 
 /// Of the windows to choose from the one with which the client's loop is fastest, by a part of the messages.

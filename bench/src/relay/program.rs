@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 use crate::{Result, rounds::float};
 
 /// What every run of the relay is told besides its sink and its database.
-const SETTINGS: [&str; 3] = ["outbox.on_success=delete", "http.listen=127.0.0.1:0", "log.filter=warn"];
+pub(super) const SETTINGS: [&str; 3] = ["outbox.on_success=delete", "http.listen=127.0.0.1:0", "log.filter=warn"];
 /// A relay that is told to stop does so within this time.
 const STOPS_WITHIN: Duration = Duration::from_secs(30);
 

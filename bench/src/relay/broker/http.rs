@@ -37,6 +37,7 @@ impl Broker for Http {
     const WINDOWS: &'static [usize] = &[8, 16, 32, 64];
     const WINDOW: &'static str = "requests under way:";
     const KEEPS: bool = false;
+    const CONFIRM: &'static str = "the receiver's answer";
     const SEEN: &'static str = "seen by the receiver";
 
     async fn start() -> Result<Self> {

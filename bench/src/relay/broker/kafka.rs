@@ -119,6 +119,8 @@ impl Broker for Kafka {
     async fn listen(&self) -> Result<Arrivals> {
         let mut config = self.config();
         config.set("group.id", self.topic()).set("auto.offset.reset", "earliest").set("enable.auto.commit", "false");
+        // The mock lets a question wait for its whole time, whatever comes meanwhile.
+        config.set("fetch.wait.max.ms", "5");
         let consumer: StreamConsumer = config.create()?;
         let mut list = rdkafka::TopicPartitionList::new();
         for partition in 0..PARTITIONS {

@@ -28,6 +28,8 @@ pub(super) trait Broker: Sized {
     const WINDOW: &'static str = "messages under way:";
     /// Whether it keeps messages for who listens later. One that does not has a listener in all rounds, the limit's too.
     const KEEPS: bool;
+    /// What the relay waits for.
+    const CONFIRM: &'static str = "the broker's word";
     /// How a subscriber sees a message.
     const SEEN: &'static str;
     /// Whether a target is about it.

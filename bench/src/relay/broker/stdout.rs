@@ -28,6 +28,7 @@ impl Broker for Stdout {
     const WINDOWS: &'static [usize] = &[];
     const KEEPS: bool = false;
     const IS_REAL: bool = false;
+    const CONFIRM: &'static str = "the end of the write";
     const SEEN: &'static str = "seen by who reads the pipe";
 
     async fn start() -> Result<Self> {

@@ -26,6 +26,12 @@ impl SinkConfig {
     pub fn sink(&self) -> Arc<dyn Sink> {
         self.sink.clone()
     }
+
+    /// The same with another sink in its place, as one that wraps it and measures what it does.
+    #[must_use]
+    pub fn map(self, with: impl FnOnce(Arc<dyn Sink>) -> Arc<dyn Sink>) -> Self {
+        Self { kind: self.kind, sink: with(self.sink) }
+    }
 }
 
 impl fmt::Debug for SinkConfig {

@@ -1,4 +1,5 @@
 //! The relay's parts on a running outbox.
 
+mod dropped;
 mod outlets;
 mod pace;

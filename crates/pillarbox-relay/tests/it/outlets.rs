@@ -78,7 +78,7 @@ impl Sink for Broker {
     }
 }
 
-async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let looking = async {
         loop {
             if let Some(found) = look() {
