@@ -12,7 +12,7 @@ use pillarbox_core::{
     Event, Outbox,
     domain::{Delivery, Status},
     engine::Receipt,
-    port::TransactStore,
+    port::{StoreErrorKind, TransactStore},
 };
 use pillarbox_testkit::{Call, MemoryStore, memory::MemoryTx, probe::Which};
 use tokio::sync::Notify;
@@ -289,14 +289,14 @@ async fn a_hundred_thousand_events_are_a_hundred_thousand_deliveries() {
     assert_eq!((wrong, total.load(Ordering::Relaxed)), (0, ALL));
 }
 
-/// Inserts an event with a key into a transaction of the caller's own, and waits for the page that looks for what comes
-/// before it.
+/// Inserts an event with a key into a transaction of the caller's own, and waits until it was asked for what comes before
+/// it.
 async fn expected(stage: &Stage, outbox: &Outbox<Store>, key: &str) -> (MemoryTx, Receipt) {
     stage.read_through().await;
     let mut tx = outbox.store().begin().await.unwrap();
-    let pages = stage.faults().calls(Call::Page);
+    let asked = stage.faults().calls(Call::Lane);
     let receipt = outbox.write(&mut tx, keyed(key)).await.unwrap();
-    until("a page", || stage.faults().calls(Call::Page) > pages).await;
+    until("the question", || stage.faults().calls(Call::Lane) > asked).await;
     pass(Duration::from_millis(1)).await;
     (tx, receipt)
 }
@@ -319,23 +319,23 @@ async fn an_event_with_a_key_needs_no_read_after_its_commit() {
     stage.probe.assert_each_once(&ids);
 }
 
-/// O1: when the commit is faster than that page, the event waits for it, and for nothing else.
+/// O1: when the commit is faster than that, the event waits for the answer, and for nothing else.
 #[tokio::test(start_paused = true)]
-async fn an_event_with_a_key_that_is_committed_first_waits_for_the_page() {
+async fn an_event_with_a_key_that_is_committed_first_waits_for_the_answer() {
     let stage = Stage::new();
     let outbox = stage.single().start().await.unwrap();
     stage.read_through().await;
     let mut tx = outbox.store().begin().await.unwrap();
-    let snapshot = stage.faults().stop_with_snapshot();
+    let question = stage.faults().stop_before(Call::Lane);
     let receipt = outbox.write(&mut tx, keyed("k")).await.unwrap();
     let ids = receipt.ids().to_vec();
-    snapshot.reached().await;
+    question.reached().await;
     outbox.store().commit(tx).await.unwrap();
     receipt.confirm();
     pass(Duration::from_millis(1)).await;
     assert_eq!(stage.probe.log().begun(), 0, "what comes before it is not known yet");
     let reader = stage.faults().stop_before(Call::Page);
-    snapshot.open();
+    question.open();
     stage.probe.wait_for(1).await;
     reader.open();
     stage.read_through().await;
@@ -343,7 +343,76 @@ async fn an_event_with_a_key_that_is_committed_first_waits_for_the_page() {
     stage.probe.assert_each_once(&ids);
 }
 
-/// O1: what another process wrote of the key, and committed before, is found by that page and comes first.
+/// O1: several events take a page instead, and when the commit is faster they wait for that, and for nothing else.
+#[tokio::test(start_paused = true)]
+async fn events_with_keys_that_are_committed_first_wait_for_the_page() {
+    let stage = Stage::new();
+    let outbox = stage.single().start().await.unwrap();
+    stage.read_through().await;
+    let asked = stage.faults().calls(Call::Lane);
+    let mut tx = outbox.store().begin().await.unwrap();
+    let snapshot = stage.faults().stop_with_snapshot();
+    let receipt = outbox.write_all(&mut tx, [keyed("k"), keyed("l")]).await.unwrap();
+    let ids = receipt.ids().to_vec();
+    snapshot.reached().await;
+    assert_eq!(stage.faults().calls(Call::Lane), asked);
+    outbox.store().commit(tx).await.unwrap();
+    receipt.confirm();
+    pass(Duration::from_millis(1)).await;
+    assert_eq!(stage.probe.log().begun(), 0, "what comes before them is not known yet");
+    let reader = stage.faults().stop_before(Call::Page);
+    snapshot.open();
+    stage.probe.wait_for(2).await;
+    reader.open();
+    stage.read_through().await;
+    outbox.shutdown().await;
+    stage.probe.assert_each_once(&ids);
+}
+
+/// O1: a question that fails leaves the event to a page.
+#[tokio::test(start_paused = true)]
+async fn an_event_with_a_key_is_delivered_though_nobody_can_tell_what_comes_before_it() {
+    let stage = Stage::new();
+    let outbox = stage.single().start().await.unwrap();
+    stage.faults().fail(Call::Lane, 1, StoreErrorKind::Unavailable);
+    let (tx, receipt) = expected(&stage, &outbox, "k").await;
+    let ids = receipt.ids().to_vec();
+    outbox.store().commit(tx).await.unwrap();
+    receipt.confirm();
+    stage.probe.wait_for(1).await;
+    outbox.shutdown().await;
+    stage.probe.assert_each_once(&ids);
+}
+
+/// O1: what another process wrote of the key, and nobody here has read, is found by that question and comes first.
+#[tokio::test(start_paused = true)]
+async fn an_event_with_a_key_comes_after_what_was_found_to_come_before_it() {
+    let stage = Stage::new();
+    let outbox = stage.single().start().await.unwrap();
+    stage.read_through().await;
+    let first = stage.probe.stop(Which::of_key("k"), 1);
+    let mut tx = outbox.store().begin().await.unwrap();
+    let question = stage.faults().stop_before(Call::Lane);
+    let earlier = stage.write_cold([keyed("k")]).await[0];
+    let receipt = outbox.write(&mut tx, keyed("k")).await.unwrap();
+    let ids = [earlier, receipt.ids()[0]];
+    question.reached().await;
+    outbox.store().commit(tx).await.unwrap();
+    receipt.confirm();
+    pass(Duration::from_millis(1)).await;
+    assert_eq!(stage.probe.log().begun(), 0, "what comes before it is not known yet");
+    question.open();
+    first.reached().await;
+    pass(Duration::from_millis(1)).await;
+    assert_eq!(stage.probe.log().begun(), 1);
+    first.open();
+    stage.probe.wait_for(2).await;
+    outbox.shutdown().await;
+    stage.probe.assert_each_once(&ids);
+    stage.probe.assert_in_order_per_key();
+}
+
+/// O1: the same with a page that is under way.
 #[tokio::test(start_paused = true)]
 async fn an_event_with_a_key_comes_after_what_another_process_wrote_before() {
     let stage = Stage::new();
