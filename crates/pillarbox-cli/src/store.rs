@@ -55,14 +55,7 @@ impl Database {
 
     /// Opens it, and finds the tables of this program's version.
     pub(crate) async fn open_migrated(&self) -> Result<AnyStore, Error> {
-        // To look at a file that is missing must not make it.
-        let store = match self.kind()? {
-            Kind::Sqlite if !self.db.contains("mode=") => {
-                let and = if self.db.contains('?') { '&' } else { '?' };
-                self.open_at(&format!("{}{and}mode=rw", self.db)).await?
-            }
-            _ => self.open().await?,
-        };
+        let store = self.open_at(&to_look_at(self.kind()?, &self.db)).await?;
         store.check().await.map_err(|error| {
             let failed = Error::new("the outbox can't be read");
             match error.kind() {
@@ -71,5 +64,16 @@ impl Database {
             }
         })?;
         Ok(store)
+    }
+}
+
+/// The same database for who only looks at it: a file that is missing is not made.
+pub(crate) fn to_look_at(kind: Kind, url: &str) -> String {
+    match kind {
+        Kind::Sqlite if !url.contains("mode=") => {
+            let and = if url.contains('?') { '&' } else { '?' };
+            format!("{url}{and}mode=rw")
+        }
+        _ => url.to_owned(),
     }
 }

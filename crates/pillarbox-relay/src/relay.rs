@@ -39,6 +39,8 @@ impl<S: Store> Relay<S> {
     /// the message's headers lead to it.
     pub async fn start_with(config: &Config, store: S, tracer: Option<Arc<dyn Tracer>>) -> Result<Self, OutboxError> {
         let mut builder = config.outbox.of_relay(Outbox::multi_node(store)).group(GROUP);
+        // As they were given: the workers are shared out below.
+        builder.validate()?;
         if let Some(tracer) = tracer {
             builder = builder.tracer(tracer);
         }
@@ -61,6 +63,11 @@ impl<S: Store> Relay<S> {
         }
         let outbox = builder.start().await?;
         Ok(Self { outbox, sinks: config.sinks.values().map(SinkConfig::sink).collect() })
+    }
+
+    /// Checks the settings of its outbox, as [`start`](Self::start) does. Nothing is opened.
+    pub fn validate(config: &Config, store: S) -> Result<(), OutboxError> {
+        config.outbox.of_relay(Outbox::multi_node(store)).validate()
     }
 
     /// The outbox it reads.

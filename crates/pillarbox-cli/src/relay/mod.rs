@@ -3,11 +3,11 @@
 mod logs;
 mod serve;
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{error::Error as StdError, path::PathBuf, pin::pin, process::ExitCode, sync::Arc};
 
 use clap::Args as ClapArgs;
 use pillarbox::{
-    AnyOptions, AnyStore, Kind,
+    AnyOptions, AnyStore, Kind, StoreErrorKind,
     opentelemetry::{OpenTelemetry, Telemetry},
     port::{Tracer, UpkeepStore as _},
 };
@@ -15,9 +15,8 @@ use pillarbox_relay::{
     Relay, check_sinks,
     config::{self, Config, OutboxConfig, Source},
 };
-use tokio::signal::unix::{SignalKind, signal};
 
-use crate::error::Error;
+use crate::{error::Error, interrupt::interrupted, store::to_look_at};
 
 /// Send the events of an outbox to brokers.
 #[derive(Debug, ClapArgs)]
@@ -51,10 +50,21 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     logs::start(&config.log, telemetry.as_ref())?;
     let metrics =
         serve::metrics(config.outbox.metrics_prefix(), telemetry.as_ref().filter(|_| config.telemetry.metrics))?;
-    let store = open(&config.outbox).await?;
+    let mut told = pin!(interrupted()?);
     let tracer = telemetry.is_some().then(|| Arc::new(OpenTelemetry::new()) as Arc<dyn Tracer>);
-    let relay = Relay::start_with(&config, store, tracer).await;
-    let relay = relay.map_err(|error| Error::new("the relay could not start").caused_by(error))?;
+    let starting = async {
+        let store = open(&config.outbox, config.outbox.url()).await?;
+        let relay = Relay::start_with(&config, store, tracer).await;
+        relay.map_err(|error| Error::new("the relay could not start").caused_by(error))
+    };
+    let relay = tokio::select! {
+        relay = starting => relay?,
+        // The database may be slow to answer. Whatever it has taken, its lease gives back.
+        () = &mut told => {
+            tracing::info!("stopped before it had started");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
     if !config.outbox.enabled() {
         tracing::warn!("outbox.enabled is false: nothing is sent");
     }
@@ -66,8 +76,8 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     } else {
         None
     };
-    until_told().await?;
-    tracing::info!("stopping: what is under way is finished first");
+    told.await;
+    tracing::info!("stopping: what is under way is finished first; a second signal ends it at once");
     relay.shutdown().await;
     drop(http);
     if let Some(telemetry) = telemetry {
@@ -103,7 +113,7 @@ fn start_telemetry(config: &config::Telemetry) -> Result<Option<Telemetry>, Erro
     started.map(Some)
 }
 
-async fn open(outbox: &OutboxConfig) -> Result<AnyStore, Error> {
+async fn open(outbox: &OutboxConfig, url: &str) -> Result<AnyStore, Error> {
     let mut options = AnyOptions::new();
     if let Some(prefix) = outbox.prefix() {
         options = options.prefix(prefix);
@@ -112,13 +122,11 @@ async fn open(outbox: &OutboxConfig) -> Result<AnyStore, Error> {
         options = options.schema(schema);
     }
     let refused = |error| Error::new("outbox.url: the database could not be opened").caused_by(error);
-    Kind::of(outbox.url()).map_err(refused)?;
-    options.open(outbox.url()).await.map_err(refused)
+    options.open(url).await.map_err(refused)
 }
 
 /// Tries everything, and tells of each.
 async fn check(config: &Config) -> Result<ExitCode, Error> {
-    println!("configuration  ok");
     let mut good = true;
     let mut tell = |what: &str, said: Result<(), String>| match said {
         Ok(()) => println!("{what}  ok"),
@@ -127,9 +135,18 @@ async fn check(config: &Config) -> Result<ExitCode, Error> {
             println!("{what}  FAILED: {error}");
         }
     };
+    let store = open_to_look(&config.outbox).await;
+    // Without a database they can't be tried, and it is told below why there is none.
+    let settings = store.as_ref().map_or(Ok(()), |store| Relay::validate(config, store.clone()));
+    tell("configuration", settings.map_err(|error| format!("in [outbox], {error}")));
     let database = async {
-        let store = open(&config.outbox).await.map_err(|error| error.to_string())?;
-        store.check().await.map_err(|error| format!("{error} (pillarbox migrate --db URL makes the tables)"))
+        let store = store.map_err(|error| error.to_string())?;
+        store.check().await.map_err(|error| match error.kind() {
+            StoreErrorKind::Schema => format!(
+                "{error} (pillarbox migrate --db URL does; so does the relay when it starts, unless outbox.migrate is false)"
+            ),
+            _ => with_causes(&error),
+        })
     };
     let (database, sinks) = tokio::join!(database, check_sinks(config));
     tell("outbox", database);
@@ -140,14 +157,23 @@ async fn check(config: &Config) -> Result<ExitCode, Error> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Waits for SIGTERM or Ctrl-C.
-async fn until_told() -> Result<(), Error> {
-    let failed = |error| Error::new("signals can't be heard").caused_by(error);
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+async fn open_to_look(outbox: &OutboxConfig) -> Result<AnyStore, Error> {
+    let kind = Kind::of(outbox.url())
+        .map_err(|error| Error::new("outbox.url: the database could not be opened").caused_by(error))?;
+    open(outbox, &to_look_at(kind, outbox.url())).await
+}
+
+/// In one line.
+fn with_causes(error: &dyn StdError) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        // Wrappers that repeat what they wrap add nothing.
+        if !words.contains(&text) {
+            words = format!("{words}: {text}");
+        }
+        cause = error.source();
     }
-    Ok(())
+    words
 }

@@ -130,7 +130,10 @@ impl View {
     }
 
     fn write_to(&self, text: &mut String) -> std::fmt::Result {
-        write!(text, "{} events wait", self.pending)?;
+        match self.pending {
+            1 => write!(text, "1 event waits")?,
+            pending => write!(text, "{pending} events wait")?,
+        }
         match self.oldest_pending_seconds {
             Some(seconds) => writeln!(text, ", the oldest for {}", for_people(seconds))?,
             None => writeln!(text)?,

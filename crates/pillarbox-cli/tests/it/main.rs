@@ -383,7 +383,7 @@ fn prints_migrates_and_shows(server: Shared) {
     assert!(status.status.success(), "{}", stderr(&status));
     let status: Value = serde_json::from_slice(&status.stdout).expect("one JSON object");
     assert_eq!((&status["pending"], &status["partitions"]["free"]), (&1.into(), &256.into()));
-    assert!(text(&run("status", &[])).starts_with("1 events wait, the oldest for "));
+    assert!(text(&run("status", &[])).starts_with("1 event waits, the oldest for "));
 }
 
 #[test]

@@ -313,6 +313,47 @@ fn a_check_tells_what_works_and_what_does_not() {
     assert!(!said.contains("hush"), "{said}");
     let (good, said) = check(&[&format!("sinks.r.url={redis}"), "sinks.r.answer_witin=1"]);
     assert!(!good && said.contains("sinks.r.answer_witin") && said.contains("answer_within"), "{said}");
+    let (good, said) = check(&[&format!("sinks.r.url={redis}"), "outbox.workers=0"]);
+    assert!(!good && said.contains("configuration  FAILED") && said.contains("workers is 0: allowed is 1"), "{said}");
+    assert!(said.contains("outbox  ok"), "{said}");
+}
+
+/// A4: what is missing is told with what to do, and a look makes nothing.
+#[test]
+fn a_check_of_a_database_that_is_not_ready_says_why_and_leaves_it_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("shop.db");
+    let url = format!("sqlite:{}", file.display());
+    let check = |url: &str| {
+        let output = pillarbox(&["relay", "--check", "--db", url, "--set", "sinks.out.type=stdout"]);
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let said = check(&url);
+    assert!(said.contains("outbox  FAILED") && said.contains("could not be opened"), "{said}");
+    assert!(!file.exists(), "a look has made it");
+    std::fs::write(&file, "").unwrap();
+    let said = check(&url);
+    assert!(said.contains("outbox  FAILED") && said.contains("pillarbox migrate --db"), "{said}");
+    let said = check("postgres://u:hush@127.0.0.1:1/shop");
+    assert!(said.contains("outbox  FAILED") && said.contains("refused"), "{said}");
+    assert!(!said.contains("migrate") && !said.contains("hush"), "{said}");
+}
+
+/// A4: a signal is heard from the beginning, also while the database does not answer.
+#[test]
+fn a_signal_ends_a_relay_that_has_not_started_yet() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("postgres://u@{}/shop", silent.local_addr().unwrap());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
+    command.args(["relay", "--db", &url, "--set", "sinks.out.type=stdout"]);
+    let child = command.env_remove("RUST_LOG").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // It waits for the server's greeting.
+    let (_connection, _) = silent.accept().unwrap();
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("stopped before it had started"), "{}", stderr(&output));
 }
 
 #[test]

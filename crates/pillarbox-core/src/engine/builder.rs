@@ -188,6 +188,11 @@ impl<S: Store, M> Builder<S, M> {
         self
     }
 
+    /// Checks the settings, as starting does. No database is touched.
+    pub fn validate(&self) -> Result<(), OutboxError> {
+        self.settings.validate()
+    }
+
     async fn prepare(mut self, routes: Routes) -> Result<Parts<S>, OutboxError> {
         self.settings.most_at_once = routes.most_at_once(self.settings.events_per_transaction);
         self.settings.validate()?;

@@ -391,9 +391,13 @@ async fn an_event_with_a_key_comes_after_what_was_found_to_come_before_it() {
     let outbox = stage.single().start().await.unwrap();
     stage.read_through().await;
     let first = stage.probe.stop(Which::of_key("k"), 1);
-    let mut tx = outbox.store().begin().await.unwrap();
+    let other = Outbox::writer_only(stage.another_process().store).start().await.unwrap();
+    let mut theirs = other.store().begin().await.unwrap();
+    // Nobody is told of the commit.
+    let earlier = other.write(&mut theirs, keyed("k")).await.unwrap().ids()[0];
+    other.store().commit(theirs).await.unwrap();
     let question = stage.faults().stop_before(Call::Lane);
-    let earlier = stage.write_cold([keyed("k")]).await[0];
+    let mut tx = outbox.store().begin().await.unwrap();
     let receipt = outbox.write(&mut tx, keyed("k")).await.unwrap();
     let ids = [earlier, receipt.ids()[0]];
     question.reached().await;
