@@ -11,14 +11,18 @@ pub(crate) fn of(error: sqlx::Error) -> StoreError {
     StoreError::new(kind, message).caused_by(error)
 }
 
-/// An error of a commit: what broke in the middle of it may have left it in effect.
-pub(crate) fn of_commit(error: sqlx::Error) -> StoreError {
-    let lost = match &error {
-        sqlx::Error::Database(_) => number(&error).is_some_and(|number| LOST.contains(&number)),
+/// Whether the connection is lost.
+pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Database(_) => number(error).is_some_and(|number| LOST.contains(&number)),
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => true,
         _ => false,
-    };
-    if lost {
+    }
+}
+
+/// An error of a commit: what broke in the middle of it may have left it in effect.
+pub(crate) fn of_commit(error: sqlx::Error) -> StoreError {
+    if is_lost(&error) {
         let message = "the connection broke during the commit: it may be in effect or not";
         return StoreError::new(StoreErrorKind::OutcomeUnknown, message).caused_by(error);
     }

@@ -9,7 +9,7 @@ use std::{
 
 use pillarbox_core::port::{StoreError, StoreErrorKind};
 use sqlx::{
-    ConnectOptions as _, MySqlConnection, MySqlPool, Row as _,
+    ConnectOptions as _, Connection as _, MySqlConnection, MySqlPool, Row as _,
     mysql::{MySqlConnectOptions, MySqlPoolOptions},
 };
 
@@ -31,6 +31,9 @@ use crate::{
 /// An outbox in a MySQL or MariaDB database. Cheap to clone.
 #[derive(Clone)]
 pub struct MySqlStore(pub(crate) Arc<Inner>);
+
+/// After so long, a pooled connection is asked whether it lives.
+const RESTED: Duration = Duration::from_secs(1);
 
 /// How a store is opened.
 ///
@@ -152,7 +155,19 @@ impl Options {
     pub async fn open(self, url: impl AsRef<str>) -> Result<MySqlStore, StoreError> {
         let connect = MySqlConnectOptions::from_str(url.as_ref()).map_err(without_url)?;
         let connect = self.own_options(connect);
-        let pool = MySqlPoolOptions::new().max_connections(self.pool_size.max(1)).connect_lazy_with(connect.clone());
+        let pool = MySqlPoolOptions::new()
+            .max_connections(self.pool_size.max(1))
+            // A round trip beside the three of a small transaction: only for those that have rested.
+            .test_before_acquire(false)
+            .before_acquire(|connection, meta| {
+                Box::pin(async move {
+                    if meta.idle_for >= RESTED {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
+            .connect_lazy_with(connect.clone());
         let store = self.assemble(pool, &connect)?;
         // Tells at once when the server can't be reached.
         store.0.seeks.enter().await?.done();

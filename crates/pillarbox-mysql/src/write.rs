@@ -238,7 +238,17 @@ impl TransactStore for MySqlStore {
     type Tx = Transaction<'static, MySql>;
 
     fn begin(&self) -> BoxFuture<'_, Result<Self::Tx, StoreError>> {
-        Box::pin(async { self.0.pool.begin().await.map_err(error::of) })
+        Box::pin(async {
+            // One that was used a moment ago gives no sign of life first. If the server has ended it since, nothing has
+            // begun, and the next one is taken; others may have been lost with it.
+            for _ in 0..self.0.pool.size() {
+                match self.0.pool.begin().await {
+                    Err(error) if error::is_lost(&error) => {}
+                    begun => return begun.map_err(error::of),
+                }
+            }
+            self.0.pool.begin().await.map_err(error::of)
+        })
     }
 
     fn commit(&self, tx: Self::Tx) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -19,6 +19,7 @@ use crate::support::{MINUTE, Outbox, event, join, new_row, on_each_server, outco
 
 on_each_server!(
     killed_connections_are_unavailable_and_replaced,
+    a_transaction_begins_though_the_pooled_connections_were_killed,
     a_connection_lost_in_the_commit_leaves_the_outcome_unknown,
     a_lock_held_for_too_long_is_a_conflict,
     a_settle_that_loses_in_a_deadlock_is_run_again,
@@ -66,6 +67,22 @@ async fn killed_connections_are_unavailable_and_replaced(server: Shared) {
     assert!(errors.iter().all(|error| error.kind() == StoreErrorKind::Unavailable), "{errors:?}");
     assert!(everything(&outbox, &lease).await.is_empty(), "opened again");
     assert_eq!(outbox.settle(&lease, &Batch::default()).await.unwrap(), Settled::Applied { stale: 0 });
+}
+
+/// D11: they were used a moment ago, and nobody asks whether they live.
+async fn a_transaction_begins_though_the_pooled_connections_were_killed(server: Shared) {
+    let outbox = Outbox::new(server).await;
+    let (one, other) = (outbox.begin().await.unwrap(), outbox.begin().await.unwrap());
+    outbox.rollback(one).await.unwrap();
+    outbox.rollback(other).await.unwrap();
+    while outbox.pool().num_idle() < 2 {
+        tokio::task::yield_now().await;
+    }
+    assert!(kill_all(&outbox).await >= 2);
+    let mut tx = outbox.begin().await.unwrap();
+    outbox.insert(&mut tx, &[new_row(event())]).await.unwrap();
+    outbox.commit(tx).await.unwrap();
+    assert_eq!(outbox.another().await.stats().await.unwrap().pending(), 1);
 }
 
 async fn a_connection_lost_in_the_commit_leaves_the_outcome_unknown(server: Shared) {
