@@ -341,7 +341,7 @@ fn watch_shows_one_state_after_another_and_goes_on_after_an_error() {
         (last["pending"] == 1).then_some(())
     });
     wait("a state below another", || {
-        let states = people.lines().iter().filter(|line| line.contains("events wait")).count();
+        let states = people.lines().iter().filter(|line| line.contains(" wait")).count();
         (states >= 2 && people.lines().iter().any(|line| line.starts_with("----"))).then_some(())
     });
     assert!(!people.lines().concat().contains('\u{1b}'), "no terminal, no escapes");
