@@ -110,8 +110,9 @@ impl Reader {
                     tokio::select! {
                         biased;
                         () = shared.read.notified() => return true,
-                        () = shared.expected.notified() => if !self.see_before().await { return true },
+                        // Before the questions: however many there are, they keep no pass from its time.
                         () = sleep_until(wake_at) => return false,
+                        () = shared.expected.notified() => if !self.see_before().await { return true },
                     }
                 }
             };
