@@ -288,6 +288,7 @@ fn only_dead(query: &Query) -> bool {
 }
 
 fn found(found: &PgRow) -> Result<Found, sqlx::Error> {
+    row::check(found)?;
     let candidate = row::candidate(found)?;
     let time = |column| Ok::<_, sqlx::Error>(found.try_get::<Option<Time>, _>(column)?.map(|Time(at)| at));
     let attempts: i32 = found.try_get(WIDTH + 5)?;

@@ -15,8 +15,8 @@ const PRIMARY_KEY: &str = "using outbox_event_pkey";
 /// that stay small, nothing is asked.
 fn wanted(name: &str) -> (&'static [&'static str], bool) {
     match name {
-        "page" | "page_late" | "rows" | "finish" | "interrupted" | "retry" | "dead" | "unsettled" | "start"
-        | "window" | "finished" | "aged" | "list" | "record" => (&[PRIMARY_KEY], false),
+        "page" | "page_late" | "rows" | "finish" | "finish_runs" | "interrupted" | "retry" | "dead" | "unsettled"
+        | "start" | "window" | "finished" | "aged" | "list" | "record" => (&[PRIMARY_KEY], false),
         "lock_dead" | "replay" | "discard" | "heads" => (&["using outbox_event_"], false),
         "due" | "next_due" | "failing" => (&["outbox_event_due"], false),
         "lane" => (&["using outbox_event_key"], false),

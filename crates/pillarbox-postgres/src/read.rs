@@ -182,7 +182,7 @@ impl ReadStore for PostgresStore {
                 .bind(at_most(limit))
                 .fetch_all(entered.begin_reading().await.map_err(error::of)?)
                 .await;
-            let rows = rows.and_then(|rows| decode_all(&rows)).map_err(error::of)?;
+            let rows = rows.and_then(decode_all).map_err(error::of)?;
             entered.end_reading().await.map_err(error::of)?;
             entered.leave();
             Ok(rows)
@@ -200,7 +200,7 @@ impl ReadStore for PostgresStore {
                 .bind(row::numbers(seqs))
                 .fetch_all(entered.begin_reading().await.map_err(error::of)?)
                 .await;
-            let rows = rows.and_then(|rows| decode_all(&rows)).map_err(error::of)?;
+            let rows = rows.and_then(decode_all).map_err(error::of)?;
             entered.end_reading().await.map_err(error::of)?;
             entered.leave();
             Ok(rows)
@@ -230,11 +230,11 @@ impl ReadStore for PostgresStore {
     }
 }
 
-/// What a pass read.
+/// What a pass read: the rows in ascending order, each with its number.
 struct Pass {
     horizon: Horizon,
     now: Timestamp,
-    rows: Vec<PgRow>,
+    rows: Vec<(i64, PgRow)>,
 }
 
 impl PostgresStore {
@@ -256,10 +256,10 @@ impl PostgresStore {
             let now = *read_at.get_or_insert(pass.now);
             let young = pass.now.saturating_sub(scan.skip_recent);
             let full = pass.rows.len() >= chunk;
-            let seqs = pass.rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
+            let seqs: Vec<i64> = pass.rows.iter().map(|(seq, _)| *seq).collect();
             let mut taken = 0;
             let mut recent = false;
-            for found in &pass.rows {
+            for (_, found) in &pass.rows {
                 more = rows.len() >= scan.limit;
                 recent = !scan.skip_recent.is_zero() && found.try_get::<Time, _>(row::CREATED_AT)?.0 > young;
                 if more || recent {
@@ -304,18 +304,23 @@ impl PostgresStore {
                 .bind(ids(|open| open.last))
                 .bind(open.iter().map(|open| open.floor).collect::<Vec<_>>());
         }
-        let mut rows = query.fetch_all(entered.begin_reading().await?).await?;
+        let rows = row::checked(query.fetch_all(entered.begin_reading().await?).await?)?;
         entered.end_reading().await?;
-        let is_horizon = |row: &PgRow| row.try_get::<Option<i64>, _>(0).is_ok_and(|seq| seq.is_none());
-        let carrier = rows.iter().position(is_horizon).ok_or(sqlx::Error::RowNotFound)?;
-        let carrier = rows.remove(carrier);
+        let (mut carrier, mut numbered) = (None, Vec::with_capacity(rows.len()));
+        for row in rows {
+            match row::seq(&row)? {
+                Some(seq) => numbered.push((seq, row)),
+                None => carrier = Some(row),
+            }
+        }
+        let carrier = carrier.ok_or(sqlx::Error::RowNotFound)?;
         let text: &str = carrier.try_get(WIDTH)?;
         let horizon = Horizon::parse(text)
             .ok_or_else(|| sqlx::Error::Decode(format!("the snapshot {text:?} can't be understood").into()))?;
         let Time(now) = carrier.try_get(row::CREATED_AT)?;
         // They come so; the positions rest on more than that.
-        rows.sort_by_key(|row| row.try_get::<i64, _>(0).unwrap_or(0));
-        Ok(Pass { horizon, now, rows })
+        numbered.sort_by_key(|(seq, _)| *seq);
+        Ok(Pass { horizon, now, rows: numbered })
     }
 }
 
@@ -344,6 +349,7 @@ impl PostgresStore {
                 .bind(at_most(chunk))
                 .fetch_all(&mut *connection)
                 .await?;
+            let found = row::checked(found)?;
             for found in &found {
                 let candidate = row::candidate(found)?;
                 after = (found.try_get(WIDTH)?, candidate.seq.0);
@@ -411,8 +417,11 @@ impl PostgresStore {
     }
 }
 
-fn decode_all(rows: &[PgRow]) -> Result<Vec<Row>, sqlx::Error> {
-    rows.iter().map(|found| row::candidate(found).map(|candidate| row::decode(found, candidate))).collect()
+fn decode_all(rows: Vec<PgRow>) -> Result<Vec<Row>, sqlx::Error> {
+    row::checked(rows)?
+        .iter()
+        .map(|found| row::candidate(found).map(|candidate| row::decode(found, candidate)))
+        .collect()
 }
 
 pub(crate) fn at_most(limit: usize) -> i64 {

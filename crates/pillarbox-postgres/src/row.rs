@@ -5,7 +5,7 @@ use pillarbox_core::domain::{
 };
 use pillarbox_core::port::{Candidate, Hold, HoldKind, Row};
 use sqlx::{
-    Decode, Encode, Postgres, Row as _, Type, TypeInfo as _,
+    Column as _, Decode, Encode, Postgres, Row as _, Type, TypeInfo as _,
     encode::IsNull,
     error::BoxDynError,
     postgres::{PgArgumentBuffer, PgHasArrayType, PgRow, PgTypeInfo, PgValueRef, types::Oid},
@@ -35,12 +35,47 @@ pub(crate) const CREATED_AT: usize = 16;
 /// How many columns [`COLUMNS`] names; what a statement adds comes after them.
 pub(crate) const WIDTH: usize = 17;
 
-/// The row's number, and what the owner is asked about.
-pub(crate) fn candidate(row: &PgRow) -> Result<Candidate<'_>, sqlx::Error> {
-    Ok(Candidate { seq: Seq(row.try_get(SEQ)?), partition: partition(row, PARTITION)?, key: row.try_get(KEY)? })
+/// Whether a column can be read as the type that it is read as.
+type Fits = fn(&PgTypeInfo) -> bool;
+
+/// The types of [`COLUMNS`].
+const FITS: [Fits; WIDTH] = {
+    let (text, integer) = (<str as Type<Postgres>>::compatible as Fits, <i32 as Type<Postgres>>::compatible as Fits);
+    let (bytes, time) = (<[u8] as Type<Postgres>>::compatible as Fits, <Time as Type<Postgres>>::compatible as Fits);
+    let (seq, partition) = (<i64 as Type<Postgres>>::compatible as Fits, <i16 as Type<Postgres>>::compatible as Fits);
+    [seq, partition, text, text, text, text, text, text, text, text, bytes, text, integer, integer, text, time, time]
+};
+
+/// Rows of one statement that begins with [`COLUMNS`], whose types are compared here once for all of them: in a backlog to
+/// do it for each value takes longer than to read it.
+pub(crate) fn checked(rows: Vec<PgRow>) -> Result<Vec<PgRow>, sqlx::Error> {
+    rows.first().map_or(Ok(()), check).map(|()| rows)
 }
 
-/// The row as an event, or as a broken row with what is wrong in it.
+/// The same for a single row.
+pub(crate) fn check(row: &PgRow) -> Result<(), sqlx::Error> {
+    let wrong = row.columns().iter().zip(FITS).find(|(column, fits)| !fits(column.type_info()));
+    wrong.map_or(Ok(()), |(column, _)| {
+        let words = format!("its type is {}, and events are not kept in such a column", column.type_info().name());
+        Err(sqlx::Error::ColumnDecode { index: column.name().to_owned(), source: words.into() })
+    })
+}
+
+/// The number of a row that was checked.
+pub(crate) fn seq(row: &PgRow) -> Result<Option<i64>, sqlx::Error> {
+    row.try_get_unchecked(SEQ)
+}
+
+/// The row's number, and what the owner is asked about. The row was checked.
+pub(crate) fn candidate(row: &PgRow) -> Result<Candidate<'_>, sqlx::Error> {
+    Ok(Candidate {
+        seq: Seq(row.try_get_unchecked(SEQ)?),
+        partition: numbered(row.try_get_unchecked(PARTITION)?)?,
+        key: row.try_get_unchecked(KEY)?,
+    })
+}
+
+/// The row, which was checked, as an event, or as a broken row with what is wrong in it.
 pub(crate) fn decode(row: &PgRow, candidate: Candidate<'_>) -> Row {
     match record(row, candidate) {
         Ok(record) => Row::Event(record),
@@ -105,25 +140,20 @@ fn count(row: &PgRow, column: usize, name: &str) -> Result<u32, String> {
     u32::try_from(count).map_err(|_| format!("{name} is {count}, and a count is expected"))
 }
 
-fn required<'r, T: Decode<'r, Postgres> + Type<Postgres>>(
-    row: &'r PgRow,
-    column: usize,
-    name: &str,
-) -> Result<T, String> {
+fn required<'r, T: Decode<'r, Postgres>>(row: &'r PgRow, column: usize, name: &str) -> Result<T, String> {
     optional(row, column, name)?.ok_or_else(|| format!("{name} is null"))
 }
 
-fn optional<'r, T: Decode<'r, Postgres> + Type<Postgres>>(
-    row: &'r PgRow,
-    column: usize,
-    name: &str,
-) -> Result<Option<T>, String> {
-    row.try_get(column).map_err(|error| format!("{name}: {error}"))
+fn optional<'r, T: Decode<'r, Postgres>>(row: &'r PgRow, column: usize, name: &str) -> Result<Option<T>, String> {
+    row.try_get_unchecked(column).map_err(|error| format!("{name}: {error}"))
 }
 
 /// A partition's number; the table's own check keeps others out.
 pub(crate) fn partition(row: &PgRow, column: usize) -> Result<Partition, sqlx::Error> {
-    let number: i16 = row.try_get(column)?;
+    numbered(row.try_get(column)?)
+}
+
+fn numbered(number: i16) -> Result<Partition, sqlx::Error> {
     u8::try_from(number).map(Partition).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Four round trips, if nothing has failed: begin, the fence, one statement that finishes events and stores the mark,
 //! commit. That statement also looks at the epochs; if one is not the partition's any more it writes nothing and says
-//! which, and is sent again without those. What has failed takes one statement more for each kind.
+//! which, and is sent again without those. Where numbers follow each other without a gap, as those of a backlog do, it has
+//! their runs in place of them. What has failed takes one statement more for each kind.
 //!
 //! When the process dies before the commit, nothing is written: the events are delivered again by the next owner.
 //! After it, everything is.
@@ -13,23 +14,45 @@ use sqlx::{PgConnection, Row as _};
 
 use crate::{PostgresStore, error, own::micros, row, tables::statements};
 
-statements!(SettleSql {
-    /// Events by primary key, in ascending order.
-    finish: "with stale as materialized (
+/// Finishes events, in ascending order, and stores the mark. What each kind is joined with, and how it is found.
+macro_rules! finish {
+    ($with_done:literal, $is_done:literal, $with_gone:literal, $is_gone:literal) => {
+        concat!(
+            "with stale as materialized (
             select given.number, given.epoch from unnest($1::smallint[], $2::bigint[]) as given (number, epoch)
             where not exists (select from {partition}
                 where {partition}.number = given.number and owner = $3 and {partition}.epoch = given.epoch)
         ), done as (
-            update {event} set status = 'DONE', done_at = {now}, available_at = null, starts = 0
-            where seq = any($4) and status in ('NEW', 'RETRY') and not exists (select from stale)
+            update {event} set status = 'DONE', done_at = {now}, available_at = null, starts = 0 ",
+            $with_done,
+            " where ",
+            $is_done,
+            " and status in ('NEW', 'RETRY') and not exists (select from stale)
         ), gone as (
-            delete from {event}
-            where seq = any($5) and status in ('NEW', 'RETRY') and not exists (select from stale)
+            delete from {event} ",
+            $with_gone,
+            " where ",
+            $is_gone,
+            " and status in ('NEW', 'RETRY') and not exists (select from stale)
         ), marked as (
             update {mark} set mark = $6
             where incarnation = $7 and $6::bigint is not null and not exists (select from stale)
         )
-        select number, epoch from stale",
+        select number, epoch from stale"
+        )
+    };
+}
+
+statements!(SettleSql {
+    /// By primary key, each number by itself.
+    finish: finish!("", "seq = any($4)", "", "seq = any($5)"),
+    /// By primary key, each run from its first number to its last.
+    finish_runs: finish!(
+        "from unnest($4::bigint[], $8::bigint[]) as run (first, last)",
+        "seq between first and last",
+        "using unnest($5::bigint[], $9::bigint[]) as run (first, last)",
+        "seq between first and last"
+    ),
     interrupted: "update {event} set starts = 0
         where seq = any($1) and starts <> 0 and status in ('NEW', 'RETRY')",
     retry: "update {event} set status = 'RETRY', starts = 0, attempts = given.attempts,
@@ -158,17 +181,20 @@ impl PostgresStore {
         if sorted.partitions.is_empty() && mark.is_none() {
             return Ok(Vec::new());
         }
-        let rows = self
-            .query(&self.0.sql.settle.finish)
+        let (done, gone) = (Runs::of(&sorted.done), Runs::of(&sorted.deleted));
+        let by_runs = done.are_long() && gone.are_long();
+        let sql = &self.0.sql.settle;
+        let query = self
+            .query(if by_runs { &sql.finish_runs } else { &sql.finish })
             .bind(sorted.partitions.as_slice())
             .bind(sorted.epochs.as_slice())
             .bind(lease.node.as_str())
-            .bind(sorted.done.as_slice())
-            .bind(sorted.deleted.as_slice())
+            .bind(if by_runs { done.first.as_slice() } else { &sorted.done })
+            .bind(if by_runs { gone.first.as_slice() } else { &sorted.deleted })
             .bind(mark.map(|mark| mark.0))
-            .bind(lease.incarnation.0)
-            .fetch_all(tx)
-            .await?;
+            .bind(lease.incarnation.0);
+        let query = if by_runs { query.bind(done.last).bind(gone.last) } else { query };
+        let rows = query.fetch_all(tx).await?;
         rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
     }
 
@@ -249,6 +275,60 @@ fn sort<'a>(outcomes: &'a [Settlement], stale: &[(i16, i64)]) -> Sorted<'a> {
     sorted
 }
 
+/// Numbers that follow each other without a gap, by the first and the last of each run. A run has no number that was not
+/// given, so to find rows by it is to find them by their numbers; but it is looked up once, and then followed along the index,
+/// which takes half as long.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Runs {
+    first: Vec<i64>,
+    last: Vec<i64>,
+    numbers: usize,
+}
+
+impl Runs {
+    /// Of ascending numbers.
+    fn of(numbers: &[i64]) -> Self {
+        let mut runs = Self { numbers: numbers.len(), ..Self::default() };
+        for run in numbers.chunk_by(|one, next| one.checked_add(1) == Some(*next)) {
+            runs.first.extend(run.first());
+            runs.last.extend(run.last());
+        }
+        runs
+    }
+
+    /// Whether they are worth it: with fewer numbers each, runs take longer than the numbers do.
+    fn are_long(&self) -> bool {
+        self.first.len() * 2 <= self.numbers
+    }
+}
+
 fn count(attempts: u32) -> i32 {
     i32::try_from(attempts).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_gap_ends_a_run() {
+        let runs = Runs::of(&[1, 2, 3, 5, 8, 9]);
+        assert_eq!(runs, Runs { first: vec![1, 5, 8], last: vec![3, 5, 9], numbers: 6 });
+        assert!(runs.are_long());
+        assert!(!Runs::of(&[1, 2, 4, 6]).are_long());
+        assert!(Runs::of(&[]).are_long());
+        assert_eq!(Runs::of(&[i64::MAX - 1, i64::MAX]).last, [i64::MAX]);
+    }
+
+    proptest! {
+        #[test]
+        fn runs_have_the_numbers_that_were_given_and_no_others(given in prop::collection::btree_set(0..60_i64, 0..50)) {
+            let given: Vec<i64> = given.into_iter().collect();
+            let Runs { first, last, .. } = Runs::of(&given);
+            let all: Vec<i64> = first.iter().zip(&last).flat_map(|(first, last)| *first..=*last).collect();
+            prop_assert_eq!(all, given);
+        }
+    }
 }

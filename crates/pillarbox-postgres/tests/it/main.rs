@@ -11,6 +11,7 @@ mod fence;
 mod kept;
 mod late;
 mod private;
+mod runs;
 mod schema;
 mod support;
 mod work;

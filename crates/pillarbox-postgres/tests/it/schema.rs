@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use pillarbox_core::domain::{Key, Partition};
-use pillarbox_core::port::{Position, Row, StoreErrorKind, TransactStore as _, UpkeepStore as _, WriteStore as _};
+use pillarbox_core::port::{
+    Position, ReadStore as _, Row, StoreErrorKind, TransactStore as _, UpkeepStore as _, WriteStore as _,
+};
 use pillarbox_postgres::{Options, PostgresStore, VERSION};
-use pillarbox_testkit::servers::Shared;
+use pillarbox_testkit::{servers::Shared, told};
 
 use crate::support::{Outbox, event, keyed, new_row, page};
 
@@ -189,4 +191,17 @@ async fn a_role_with_another_isolation_level_changes_nothing() {
     let done = crate::support::outcome(&page.rows[0], &taken, pillarbox_core::port::Change::Delete);
     crate::support::settle(&store, &lease, vec![done]).await;
     assert_eq!(outbox.number("select count(*) from outbox_event").await, 0);
+}
+
+/// An event is not to blame for it: none becomes dead, and when the column is as it was they are read.
+#[tokio::test]
+async fn a_column_of_another_type_is_an_error_that_names_it() {
+    let outbox = Outbox::new().await;
+    let seqs = outbox.write([event()]).await;
+    outbox.run("alter table outbox_event alter column headers type jsonb using headers::jsonb").await;
+    let error = outbox.rows(&seqs).await.unwrap_err();
+    let told = told::by(&error);
+    assert!(told.contains("headers") && told.contains("JSONB"), "{told}");
+    outbox.run("alter table outbox_event alter column headers type text using headers::text").await;
+    assert_eq!(outbox.another(Options::new()).rows(&seqs).await.unwrap().len(), 1);
 }
