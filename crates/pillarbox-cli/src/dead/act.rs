@@ -57,7 +57,7 @@ struct Chosen {
     #[arg(long, conflicts_with = "ids")]
     dry_run: bool,
     /// Why; kept in the record.
-    #[arg(long, value_name = "WORDS")]
+    #[arg(long, value_name = "WORDS", alias = "why", alias = "reason")]
     because: Option<String>,
     /// Print one JSON object for what was done.
     #[arg(long)]
@@ -73,7 +73,7 @@ pub(super) struct Skip {
     #[command(flatten)]
     desk: Desk,
     /// Why; kept in the record.
-    #[arg(long, value_name = "WORDS")]
+    #[arg(long, value_name = "WORDS", alias = "why", alias = "reason")]
     because: Option<String>,
     /// Print one JSON object for each.
     #[arg(long)]
@@ -100,7 +100,7 @@ pub(super) struct Edit {
     #[arg(long, value_name = "TYPE")]
     content_type: Option<String>,
     /// Why; kept in the record.
-    #[arg(long, value_name = "WORDS")]
+    #[arg(long, value_name = "WORDS", alias = "why", alias = "reason")]
     because: Option<String>,
     /// Print one JSON object.
     #[arg(long)]

@@ -65,7 +65,8 @@ impl Blocked {
         for blocked in &self.keys {
             let BlockedKey { key, status, event_type, event_id, attempts, .. } = blocked;
             let since = for_people(blocked.blocked_seconds);
-            writeln!(text, "  {key}: {status} for {since} behind {event_type} {event_id}, {attempts} attempts")?;
+            let tries = if *attempts == 1 { "attempt" } else { "attempts" };
+            writeln!(text, "  {key}: {status} for {since} behind {event_type} {event_id}, {attempts} {tries}")?;
             if let Some(error) = &blocked.error {
                 // One line: the whole text is in the JSON.
                 writeln!(text, "    {}", error.lines().next().unwrap_or_default())?;

@@ -295,7 +295,7 @@ fn many_letters_and_events_are_replayed_and_discarded_by_filters() {
         for number in 1..=2 {
             shop.park(number);
         }
-        let done = objects(&good(&over, &["discard", "--type", "OrderPlaced", "--because", "over", "--json"]));
+        let done = objects(&good(&over, &["discard", "--type", "OrderPlaced", "--why", "over", "--json"]));
         let expected = json!({
             "action": "discard", "changed": 4, "events": 2, "letters": 2, "refused": 0, "dry_run": false, "interrupted": false,
         });
