@@ -1,7 +1,7 @@
 //! A consumer's transactions: the messages are entered, one row of work is written, and both commit. By the inbox, and by
 //! the bare insert into one of its tables; everything else is the same.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{OF_STATEMENT, Sizes, Wanted, id};
 use crate::{
@@ -10,17 +10,20 @@ use crate::{
     rounds::{Rounds, float},
 };
 
-/// The figures of each backend: of one message a transaction, and of a hundred.
+/// The figures of each backend: of one message a transaction, of a hundred, and of a hundred with random ids and a bucket
+/// before that is filled with such.
 pub(super) mod names {
-    pub(in super::super) const SQLITE: [&str; 2] = ["inbox_sqlite", "inbox_sqlite_100"];
-    pub(in super::super) const POSTGRES: [&str; 2] = ["inbox_postgres", "inbox_postgres_100"];
-    pub(in super::super) const MYSQL: [&str; 2] = ["inbox_mysql", "inbox_mysql_100"];
+    pub(in super::super) const SQLITE: [&str; 3] = ["inbox_sqlite", "inbox_sqlite_100", "inbox_sqlite_random"];
+    pub(in super::super) const POSTGRES: [&str; 3] = ["inbox_postgres", "inbox_postgres_100", "inbox_postgres_random"];
+    pub(in super::super) const MYSQL: [&str; 3] = ["inbox_mysql", "inbox_mysql_100", "inbox_mysql_random"];
 }
 
 /// Messages of a large transaction.
 pub(super) const MANY: usize = 100;
 /// The consumer for which messages are entered.
 pub(super) const CONSUMER: &str = "billing";
+/// How long messages are remembered.
+pub(super) const WINDOW: Duration = Duration::from_hours(24);
 
 /// Who enters the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,11 +34,12 @@ pub(super) enum By {
 
 /// Where transactions are.
 pub(super) trait Place {
-    const NAMES: [&'static str; 2];
+    const NAMES: [&'static str; 3];
     type Desk: Desk;
 
-    /// A new database with the inbox's tables and that of the work, all empty.
-    async fn desk(&self) -> Result<Self::Desk>;
+    /// A new database with the inbox's tables and that of the work, all empty but for so many messages with random ids in the
+    /// bucket before.
+    async fn desk(&self, before: usize) -> Result<Self::Desk>;
 }
 
 /// A database with an inbox, and work.
@@ -47,41 +51,60 @@ pub(super) trait Desk {
     async fn count(&self) -> Result<(usize, usize)>;
 }
 
+/// What is done.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    transactions: usize,
+    /// Of each transaction.
+    messages: usize,
+    /// Messages of the bucket before. If there are any, they have random ids, and so has what is entered.
+    before: usize,
+}
+
 pub(super) async fn run<P: Place>(place: &P, sizes: &Sizes, wanted: &Wanted<'_>, report: &mut Report) -> Result<()> {
-    for (messages, name, transactions) in
-        [(1, P::NAMES[0], sizes.transactions[0]), (MANY, P::NAMES[1], sizes.transactions[1])]
-    {
+    let [one, many] = sizes.transactions;
+    let loads = [(one, 1, 0), (many, MANY, 0), (many, MANY, sizes.before)];
+    for (name, (transactions, messages, before)) in P::NAMES.into_iter().zip(loads) {
         if !wanted.has(name) {
             continue;
         }
         report.begin(name);
+        let load = Load { transactions, messages, before };
         let rounds = Rounds::run(
             sizes.rounds,
-            async || rate(&place.desk().await?, By::Hand, transactions, messages).await,
-            async || rate(&place.desk().await?, By::Inbox, transactions, messages).await,
+            async || rate(&place.desk(before).await?, By::Hand, load).await,
+            async || rate(&place.desk(before).await?, By::Inbox, load).await,
         );
         let rounds = rounds.await?;
-        let note = format!("{messages} a transaction, with one row of work");
+        let mut note = format!("{messages} a transaction, with one row of work");
+        if before > 0 {
+            note += &format!("; random ids, {before} of them in the bucket before");
+        }
         report.add(Figure::of_rounds(name, "messages/s", &rounds, Some(OF_STATEMENT)).note(note));
     }
     Ok(())
 }
 
 /// Messages a second.
-async fn rate<D: Desk>(desk: &D, by: By, transactions: usize, messages: usize) -> Result<f64> {
+async fn rate<D: Desk>(desk: &D, by: By, load: Load) -> Result<f64> {
     // Connections are opened, statements prepared and planned.
     const BEFORE: usize = 10;
+    let Load { transactions, messages, before } = load;
     let mut begun = Instant::now();
     for number in 0..transactions + BEFORE {
         if number == BEFORE {
             begun = Instant::now();
         }
-        let ids: Vec<String> = (0..messages).map(|place| id(0, number * messages + place)).collect();
+        let of_place = |place| match before {
+            0 => id(0, number * messages + place),
+            _ => format!("{:032x}", fastrand::u128(..)),
+        };
+        let ids: Vec<String> = (0..messages).map(of_place).collect();
         let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
         desk.run(by, &ids).await?;
     }
     let took = begun.elapsed();
-    let expected = ((transactions + BEFORE) * messages, transactions + BEFORE);
+    let expected = (before + (transactions + BEFORE) * messages, transactions + BEFORE);
     let there = desk.count().await?;
     if there != expected {
         return Err(format!("messages and work: {there:?} are there, and {expected:?} should be").into());

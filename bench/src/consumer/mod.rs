@@ -30,6 +30,8 @@ pub(crate) struct Sizes {
     fast_marks: usize,
     /// Transactions of one message, and of a hundred.
     transactions: [usize; 2],
+    /// Messages of the bucket before, where it is filled.
+    before: usize,
     /// Messages of the consumer loop.
     messages: usize,
     /// Rounds of the consumer loop.
@@ -44,6 +46,7 @@ impl Sizes {
                 marks: [200, 1_600],
                 fast_marks: 100_000,
                 transactions: [200, 50],
+                before: 20_000,
                 messages: 20_000,
                 loops: 2,
             }
@@ -53,6 +56,7 @@ impl Sizes {
                 marks: [2_000, 16_000],
                 fast_marks: 500_000,
                 transactions: [2_000, 300],
+                before: 200_000,
                 messages: 200_000,
                 loops: rounds,
             }

@@ -72,7 +72,18 @@ impl Line {
 
     /// Waits for the connection, and opens it if need be.
     pub(crate) async fn enter(&self) -> Result<Entered<'_>, StoreError> {
-        let mut slot = self.slot.lock().await;
+        self.take(self.slot.lock().await).await
+    }
+
+    /// The same if nobody has it, without a wait for others.
+    pub(crate) async fn try_enter(&self) -> Result<Option<Entered<'_>>, StoreError> {
+        match self.slot.try_lock() {
+            Ok(slot) => self.take(slot).await.map(Some),
+            Err(_) => Ok(None),
+        }
+    }
+
+    async fn take<'a>(&'a self, mut slot: MutexGuard<'a, Option<Idle>>) -> Result<Entered<'a>, StoreError> {
         let runtime = Handle::current().id();
         let connection = match slot.take() {
             Some(idle) if idle.runtime == runtime => alive(idle).await,

@@ -47,8 +47,10 @@ macro_rules! inboxes {
             of_many_at_once_one_enters_a_message,
             a_batch_is_answered_in_its_order,
             what_the_bucket_before_has_is_known_alone_and_in_a_batch,
+            what_the_bucket_before_has_is_known_among_random_ids,
             messages_are_known_for_the_window_and_then_forgotten_whole,
             a_message_at_the_turn_of_two_buckets_is_entered_once,
+            what_an_inbox_has_entered_is_known_to_it_after_a_turn,
             the_first_window_that_was_said_is_kept,
             a_window_that_is_too_short_is_refused,
             without_a_window_nothing_is_entered,
@@ -171,23 +173,59 @@ pub async fn a_batch_is_answered_in_its_order<P: Place>() {
 /// I3: in the middle of each, far from a turn.
 pub async fn what_the_bucket_before_has_is_known_alone_and_in_a_batch<P: Place>() {
     let place = opened::<P>().await;
-    // The servers of an exam run on this host, by its clock.
-    let in_the_middle_of = |bucket: u64| {
-        let now = Timestamp::from(std::time::SystemTime::now()).as_micros().unsigned_abs();
-        place.hurry(Duration::from_micros(now * 2 / (bucket * 2 + 1)))
-    };
     let batch = ["m-3", "m-2", "m-1"];
     for (bucket, answers) in [(800, [true; 3]), (800, [false; 3]), (801, [false; 3]), (802, [true; 3])] {
-        in_the_middle_of(bucket).await;
+        in_the_middle_of(&place, bucket).await;
         let mut tx = begin(&place).await;
         assert_eq!(place.inbox().enter(&mut tx, "billing", &batch).await.expect("three"), answers, "{bucket}");
         place.store().commit(tx).await.expect("a commit");
         assert!(!entered(&place, "billing", "m-1").await, "{bucket}");
     }
-    in_the_middle_of(803).await;
+    in_the_middle_of(&place, 803).await;
     let mut tx = begin(&place).await;
     let answers = place.inbox().enter(&mut tx, "billing", &["m-0", "m-2", "m-4"]).await.expect("three");
     assert_eq!(answers, [true, false, true]);
+}
+
+/// Cuts time so that the bucket of this number is half over. The servers of an exam run on this host, by its clock.
+async fn in_the_middle_of<P: Place>(place: &P, bucket: u64) {
+    let now = Timestamp::from(std::time::SystemTime::now()).as_micros().unsigned_abs();
+    place.hurry(Duration::from_micros(now * 2 / (bucket * 2 + 1))).await;
+}
+
+/// I3: ids that do not ascend lie among those of the bucket before.
+pub async fn what_the_bucket_before_has_is_known_among_random_ids<P: Place>() {
+    let place = opened::<P>().await;
+    let random = |count: usize| (0..count).map(|_| format!("{:032x}", fastrand::u128(..))).collect::<Vec<_>>();
+    in_the_middle_of(&place, 800).await;
+    let inbox = place.inbox();
+    let old = random(700);
+    for batch in old.chunks(70) {
+        let batch: Vec<&str> = batch.iter().map(String::as_str).collect();
+        let mut tx = begin(&place).await;
+        assert_eq!(inbox.enter(&mut tx, "billing", &batch).await.expect("new ones"), [true; 70]);
+        place.store().commit(tx).await.expect("a commit");
+    }
+    in_the_middle_of(&place, 801).await;
+    let inbox = place.inbox();
+    let mut count = 700;
+    // Many in a row by the same inbox: how it asks depends on what it has met.
+    for (round, known) in [0, 0, 1, 0, 0, 3, 1, 0, 0, 0, 60, 0].into_iter().enumerate() {
+        let new = random(60 - known);
+        let again = fastrand::choose_multiple(&old, known);
+        let mut batch: Vec<(&str, bool)> = new.iter().map(|id| (id.as_str(), true)).collect();
+        batch.extend(again.into_iter().map(|id| (id.as_str(), false)));
+        fastrand::shuffle(&mut batch);
+        let (ids, expected): (Vec<&str>, Vec<bool>) = batch.into_iter().unzip();
+        let mut tx = begin(&place).await;
+        assert_eq!(inbox.enter(&mut tx, "billing", &ids).await.expect("sixty"), expected, "{round}");
+        place.store().commit(tx).await.expect("a commit");
+        count += 60 - u64::try_from(known).expect("few");
+        assert_eq!(place.entries().await, count, "{round}");
+        let mut tx = begin(&place).await;
+        assert_eq!(inbox.enter(&mut tx, "billing", &ids).await.expect("sixty"), [false; 60], "{round}, again");
+        place.store().commit(tx).await.expect("a commit");
+    }
 }
 
 /// I3: buckets, over more than a whole round of them.
@@ -244,6 +282,42 @@ pub async fn a_message_at_the_turn_of_two_buckets_is_entered_once<P: Place>() {
     sleep(Duration::from_millis(100)).await;
     place.store().commit(first).await.expect("a commit");
     assert!(!second.await.expect("no panic"), "entered in both buckets");
+}
+
+/// I3: what it knows of one bucket does not hold of the next.
+pub async fn what_an_inbox_has_entered_is_known_to_it_after_a_turn<P: Place>() {
+    let place = opened::<P>().await;
+    place.hurry(Duration::from_secs(2)).await;
+    let buckets = Buckets::of_micros(2_000_000).expect("buckets");
+    let now = || Timestamp::from(std::time::SystemTime::now());
+    let inbox = place.inbox();
+    let enter = async |messages: &[&str]| {
+        // Where nobody enters anything in two buckets. The servers of an exam run on this host, by its clock.
+        while buckets.overlaps(now()) {
+            sleep(Duration::from_millis(10)).await;
+        }
+        let mut tx = begin(&place).await;
+        let bucket = buckets.number(now());
+        let answers = inbox.enter(&mut tx, "billing", messages).await.expect("answers");
+        place.store().commit(tx).await.expect("a commit");
+        (answers, bucket, !buckets.overlaps(now()) && buckets.number(now()) == bucket)
+    };
+    // A slow exam may come too late: then once more, with other messages.
+    for round in 0..100 {
+        let ids = [3, 2, 1].map(|n| format!("m-{round:03}-{n}"));
+        let ids = [ids[0].as_str(), &ids[1], &ids[2]];
+        let (answers, first, kept) = enter(&ids[..2]).await;
+        assert_eq!(answers, [true, true], "{round}");
+        while buckets.number(now()) == first {
+            sleep(Duration::from_millis(10)).await;
+        }
+        let (answers, second, kept_again) = enter(&ids).await;
+        if kept && kept_again && second == first + 1 {
+            assert_eq!(answers, [false, false, true]);
+            return;
+        }
+    }
+    panic!("always too late");
 }
 
 /// I3: what is in the tables was put there by one arithmetic.

@@ -101,7 +101,7 @@ impl Bed {
     }
 
     /// Waits until dirty pages are written, so that everyone begins alike. By default that takes a server minutes.
-    async fn settle_down(&self) -> Result<()> {
+    pub(crate) async fn settle_down(&self) -> Result<()> {
         let mut admin = self.admin.lock().await;
         let hurry =
             [("innodb_io_capacity_max", "20000"), ("innodb_io_capacity", "20000"), ("innodb_max_dirty_pages_pct", "0")];

@@ -6,13 +6,13 @@ use pillarbox_mysql::{MySqlInbox, MySqlStore};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, MySqlConnection};
 use tokio::sync::Mutex;
 
-use super::{NOTE, SEEN, count_seen};
+use super::{NOTE, Seen, count_seen};
 use crate::{
     Result,
     backend::{Backend as _, Database as _, mysql},
     consumer::{
         guard::{self, BY, Marks},
-        inbox::{self, By, CONSUMER, Desk},
+        inbox::{self, By, CONSUMER, Desk, WINDOW},
     },
 };
 
@@ -62,35 +62,50 @@ impl Marks for Bare {
 }
 
 impl inbox::Place for MySql<'_> {
-    const NAMES: [&'static str; 2] = inbox::names::MYSQL;
+    const NAMES: [&'static str; 3] = inbox::names::MYSQL;
     type Desk = Rig;
 
-    async fn desk(&self) -> Result<Rig> {
+    async fn desk(&self, before: usize) -> Result<Rig> {
         let (database, store) = open(self.0).await?;
         sqlx::query("create table bench_work (first varchar(64) not null, messages bigint not null) engine = InnoDB")
             .execute(store.pool())
             .await?;
-        let inbox = Inbox::new(MySqlInbox::new(&store)).start().await?;
-        Ok(Rig { store, inbox, _database: database })
+        let inbox = Inbox::new(MySqlInbox::new(&store)).window(WINDOW).start().await?;
+        let seen = Seen::now()?;
+        if before > 0 {
+            let fill = format!(
+                "insert into {} (consumer, message, entered_by)
+                 select '{CONSUMER}', md5(n), 7
+                 from json_table(concat('[', repeat('0,', {before} - 1), '0]'), '$[*]' columns (n for ordinality)) as numbers
+                 order by 2",
+                seen.before
+            );
+            sqlx::raw_sql(AssertSqlSafe(fill)).execute(store.pool()).await?;
+            sqlx::raw_sql(AssertSqlSafe(format!("analyze table {}", seen.before))).execute(store.pool()).await?;
+            self.0.settle_down().await?;
+        }
+        Ok(Rig { store, inbox, seen, _database: database })
     }
 }
 
 pub(in crate::consumer) struct Rig {
     store: MySqlStore,
     inbox: Inbox<MySqlInbox>,
+    seen: Seen,
     _database: mysql::Database,
 }
 
 impl Desk for Rig {
     async fn run(&self, by: By, messages: &[&str]) -> Result<()> {
         let mut tx = self.store.begin().await?;
+        let seen = &self.seen.present;
         let entered = match by {
             By::Inbox => {
                 self.inbox.enter_all(&mut tx, CONSUMER, messages).await?.into_iter().filter(|is_new| *is_new).count()
             }
             By::Hand => {
                 let rows = vec!["(?, ?, 7)"; messages.len()].join(", ");
-                let sql = format!("insert ignore into {SEEN} (consumer, message, entered_by) values {rows}");
+                let sql = format!("insert ignore into {seen} (consumer, message, entered_by) values {rows}");
                 let insert = sqlx::query(AssertSqlSafe(sql));
                 let insert = messages.iter().fold(insert, |insert, message| insert.bind(CONSUMER).bind(*message));
                 usize::try_from(insert.execute(&mut *tx).await?.rows_affected())?

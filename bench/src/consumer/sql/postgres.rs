@@ -6,13 +6,13 @@ use pillarbox_postgres::{PostgresInbox, PostgresStore};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection};
 use tokio::sync::Mutex;
 
-use super::{NOTE, SEEN, count_seen};
+use super::{NOTE, Seen, count_seen};
 use crate::{
     Result,
     backend::{Backend as _, Database as _, postgres},
     consumer::{
         guard::{self, BY, Marks},
-        inbox::{self, By, CONSUMER, Desk},
+        inbox::{self, By, CONSUMER, Desk, WINDOW},
     },
 };
 
@@ -62,40 +62,54 @@ impl Marks for Bare {
 }
 
 impl inbox::Place for Postgres<'_> {
-    const NAMES: [&'static str; 2] = inbox::names::POSTGRES;
+    const NAMES: [&'static str; 3] = inbox::names::POSTGRES;
     type Desk = Rig;
 
-    async fn desk(&self) -> Result<Rig> {
+    async fn desk(&self, before: usize) -> Result<Rig> {
         let (database, store) = open(self.0).await?;
         sqlx::query("create table bench_work (first text not null, messages bigint not null)")
             .execute(store.pool())
             .await?;
-        let inbox = Inbox::new(PostgresInbox::new(&store)).start().await?;
-        Ok(Rig { store, inbox, _database: database })
+        let inbox = Inbox::new(PostgresInbox::new(&store)).window(WINDOW).start().await?;
+        let seen = Seen::now()?;
+        if before > 0 {
+            let fill = format!(
+                "insert into {} (consumer, message)
+                 select '{CONSUMER}', md5(n::text) from generate_series(1, {before}) as numbers (n) order by 2",
+                seen.before
+            );
+            // Else autovacuum would do it, in the middle of some round.
+            for sql in [fill, format!("vacuum (analyze) {}", seen.before), "checkpoint".into()] {
+                sqlx::raw_sql(AssertSqlSafe(sql)).execute(store.pool()).await?;
+            }
+        }
+        Ok(Rig { store, inbox, seen, _database: database })
     }
 }
 
 pub(in crate::consumer) struct Rig {
     store: PostgresStore,
     inbox: Inbox<PostgresInbox>,
+    seen: Seen,
     _database: postgres::Database,
 }
 
 impl Desk for Rig {
     async fn run(&self, by: By, messages: &[&str]) -> Result<()> {
         let mut tx = self.store.begin().await?;
+        let seen = &self.seen.present;
         let entered = match (by, messages) {
             (By::Inbox, _) => {
                 self.inbox.enter_all(&mut tx, CONSUMER, messages).await?.into_iter().filter(|is_new| *is_new).count()
             }
             (By::Hand, [message]) => {
-                let sql = format!("insert into {SEEN} (consumer, message) values ($1, $2) on conflict do nothing");
+                let sql = format!("insert into {seen} (consumer, message) values ($1, $2) on conflict do nothing");
                 let entered = sqlx::query(AssertSqlSafe(sql)).bind(CONSUMER).bind(message).execute(&mut *tx).await?;
                 usize::try_from(entered.rows_affected())?
             }
             (By::Hand, messages) => {
                 let sql = format!(
-                    "insert into {SEEN} (consumer, message) select $1, message from unnest($2::text[]) as given (message)
+                    "insert into {seen} (consumer, message) select $1, message from unnest($2::text[]) as given (message)
                      on conflict do nothing"
                 );
                 let entered = sqlx::query(AssertSqlSafe(sql)).bind(CONSUMER).bind(messages).execute(&mut *tx).await?;

@@ -6,13 +6,13 @@ use pillarbox_sqlite::{SqliteInbox, SqliteStore};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, SqliteConnection};
 use tokio::sync::Mutex;
 
-use super::{SEEN, count_seen};
+use super::{Seen, count_seen};
 use crate::{
     Result,
     backend::{Backend as _, Database as _, sqlite},
     consumer::{
         guard::{self, BY, Marks},
-        inbox::{self, By, CONSUMER, Desk},
+        inbox::{self, By, CONSUMER, Desk, WINDOW},
     },
 };
 
@@ -59,35 +59,49 @@ impl Marks for Bare {
 }
 
 impl inbox::Place for Sqlite<'_> {
-    const NAMES: [&'static str; 2] = inbox::names::SQLITE;
+    const NAMES: [&'static str; 3] = inbox::names::SQLITE;
     type Desk = Rig;
 
-    async fn desk(&self) -> Result<Rig> {
+    async fn desk(&self, before: usize) -> Result<Rig> {
         let (database, store) = open(self.0).await?;
         sqlx::query("create table bench_work (first text not null, messages integer not null)")
             .execute(store.pool())
             .await?;
-        let inbox = Inbox::new(SqliteInbox::new(&store)).start().await?;
-        Ok(Rig { store, inbox, _database: database })
+        let inbox = Inbox::new(SqliteInbox::new(&store)).window(WINDOW).start().await?;
+        let seen = Seen::now()?;
+        if before > 0 {
+            let fill = format!(
+                "insert into {} (consumer, message)
+                 with recursive numbers (n) as (select 1 union all select n + 1 from numbers where n < {before})
+                 select '{CONSUMER}', lower(hex(randomblob(16))) from numbers order by 2",
+                seen.before
+            );
+            for sql in [fill, "pragma wal_checkpoint(truncate)".into()] {
+                sqlx::raw_sql(AssertSqlSafe(sql)).execute(store.pool()).await?;
+            }
+        }
+        Ok(Rig { store, inbox, seen, _database: database })
     }
 }
 
 pub(in crate::consumer) struct Rig {
     store: SqliteStore,
     inbox: Inbox<SqliteInbox>,
+    seen: Seen,
     _database: sqlite::Database,
 }
 
 impl Desk for Rig {
     async fn run(&self, by: By, messages: &[&str]) -> Result<()> {
         let mut tx = self.store.begin().await?;
+        let seen = &self.seen.present;
         let entered = match by {
             By::Inbox => {
                 self.inbox.enter_all(&mut tx, CONSUMER, messages).await?.into_iter().filter(|is_new| *is_new).count()
             }
             By::Hand => {
                 let rows = vec!["(?, ?)"; messages.len()].join(", ");
-                let sql = format!("insert into {SEEN} (consumer, message) values {rows} on conflict do nothing");
+                let sql = format!("insert into {seen} (consumer, message) values {rows} on conflict do nothing");
                 let insert = sqlx::query(AssertSqlSafe(sql));
                 let insert = messages.iter().fold(insert, |insert, message| insert.bind(CONSUMER).bind(*message));
                 usize::try_from(insert.execute(&mut *tx).await?.rows_affected())?

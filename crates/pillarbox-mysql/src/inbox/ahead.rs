@@ -1,7 +1,7 @@
 //! Whether a batch of messages is worth the try that it lies clear of the bucket before.
 //!
 //! Ids that ascend with time do, but for what comes again; others never do. So a try that fails is followed by a pause, which
-//! doubles as long as tries fail.
+//! doubles as long as tries fail. The same holds of a read that saves time if it succeeds.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -49,9 +49,9 @@ statements!(UpkeepSql {
 });
 
 /// How many seconds are waited for those who have used a slot: nobody could look into it meanwhile.
-const PATIENCE: &str = "set session lock_wait_timeout = 1";
+pub(super) const PATIENCE: &str = "set session lock_wait_timeout = 1";
 /// The server's own default.
-const NO_PATIENCE: &str = "set session lock_wait_timeout = default";
+pub(super) const NO_PATIENCE: &str = "set session lock_wait_timeout = default";
 
 impl Options {
     /// The migrations of an inbox's tables as one text, for those who run them with a tool of their own, as

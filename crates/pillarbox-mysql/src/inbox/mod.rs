@@ -4,6 +4,7 @@
 
 mod ahead;
 mod guard;
+mod highest;
 mod letters;
 mod migrate;
 mod seen;
@@ -20,7 +21,9 @@ use pillarbox_core::{
 };
 use sqlx::Row as _;
 
-pub(crate) use self::{ahead::Ahead, guard::GuardSql, letters::LetterSql, migrate::UpkeepSql, seen::SeenSql};
+pub(crate) use self::{
+    ahead::Ahead, guard::GuardSql, highest::Highest, letters::LetterSql, migrate::UpkeepSql, seen::SeenSql,
+};
 use crate::{MySqlStore, connection::Line, error, tables::Names};
 
 /// The consumer's half in the database and the schema of a store. Cheap to clone.
@@ -53,6 +56,10 @@ pub(crate) struct Inner {
     buckets: Mutex<Option<Buckets>>,
     /// The database's time, as it was told last.
     clock: Mutex<Option<(Timestamp, Instant)>>,
+    /// Above what messages were never entered in the bucket before.
+    highest: Highest,
+    /// Whether that can be read.
+    reads: Ahead,
     /// Whether batches lie clear of the bucket before.
     pub(crate) ahead: Ahead,
 }
@@ -96,6 +103,8 @@ impl MySqlInbox {
             names,
             buckets: Mutex::default(),
             clock: Mutex::default(),
+            highest: Highest::default(),
+            reads: Ahead::default(),
             ahead: Ahead::default(),
         }))
     }

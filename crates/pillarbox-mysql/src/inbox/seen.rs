@@ -6,13 +6,20 @@
 //! again: an error ends the statement here, not the transaction. If it did not enter all, those are read that have the number
 //! of this call.
 //!
+//! # Without a lookup
+//! A lookup takes time. But ids that ascend with time, as those of events do, lie beyond everything in the bucket before. What lies
+//! above its [`Highest`](super::Highest) message, in the order of their bytes, which is that of the primary key, is entered row by
+//! row as given, and the statement looks at the clock alone.
+//!
 //! # Many messages
-//! To look each of them up takes time. But ids that ascend with time, as those of events do, lie beyond everything in the
-//! bucket before. So the slot before is asked once whether it has any message of the consumer from the least to
-//! the greatest of the batch, in the order of their bytes, which is that of the primary key. If it has none, none of the
-//! batch is there, and they are entered row by row as given. Else the statement fails before the first row, and the other
-//! one looks each of them up. It fails likewise if the guess was wrong, and then so does the other: nobody has to tell the
-//! two apart. [`Ahead`](super::Ahead) keeps the tries that fail rare where ids do not ascend.
+//! To look each of them up takes more time. So the slot before is asked once whether it has any message of the consumer from
+//! the least to the greatest of the batch. If it has none, none of the batch is there, and they are entered as given. Else the
+//! statement fails before the first row, and the other one looks each of them up. It fails likewise if the guess was wrong,
+//! and then so does the other: nobody has to tell the two apart. [`Ahead`](super::Ahead) keeps the tries that fail rare
+//! where ids do not ascend.
+//!
+//! Where they do not, and the bucket before is filled, a hundred lookups by primary key take as long as the insert itself, in
+//! whatever statement they stand: a list of values, a condition for each row and a join were tried.
 //!
 //! The text has as many rows as there are messages, and each text is prepared once for a connection. So there are some
 //! [`SIZES`], and what a size has too many is filled with the last message, which is ignored after the first time.
@@ -27,6 +34,9 @@
 //!   COMMITTED each statement sees what is committed when it begins, and at REPEATABLE READ and SERIALIZABLE an insert
 //!   reads the newest state of the rows it selects, behind a lock, and not that of the snapshot. An insert of rows as
 //!   given, which asks for a range, reads the newest state behind a lock at every level.
+//! - What is entered without a lookup lies above all that was in the slot before when its highest message was read, be it
+//!   committed or not, and that was later than [`Buckets::longest`] after the turn. What is entered there after that, by
+//!   one who believes that it is earlier, is entered in the present slot as well, and the two meet there.
 //! - Slots are written in the order of their age, and messages in ascending order. Where transactions still wait in a circle
 //!   the server ends one of them, and that is a conflict, too.
 //!
@@ -47,9 +57,12 @@ use pillarbox_core::{
     },
     port::{BoxFuture, InboxStore, StoreError, StoreErrorKind},
 };
-use sqlx::{MySql, MySqlConnection, Row as _, SqlStr, Transaction, mysql::MySqlArguments, query::Query};
+use sqlx::{Encode, MySql, MySqlConnection, Row as _, SqlStr, Transaction, Type, mysql::MySqlArguments, query::Query};
 
-use super::MySqlInbox;
+use super::{
+    MySqlInbox,
+    migrate::{NO_PATIENCE, PATIENCE},
+};
 use crate::{error, own::micros, tables::Names};
 
 /// The statements for each slot that is written.
@@ -62,8 +75,12 @@ struct Slot {
     one: SqlStr,
     /// The same with many.
     many: SqlStr,
-    /// The same with as many as [`SIZES`] has in its place, and fails if the slot before has anything between them.
+    /// Enters as many as [`SIZES`] has in its place, whatever the slot before has.
+    above: [SqlStr; SIZES.len()],
+    /// The same, and fails if the slot before has anything between them.
     ahead: [SqlStr; SIZES.len()],
+    /// Whether the time fits, and the highest message of the slot before.
+    highest: SqlStr,
     /// Enters messages in the slot before.
     before: SqlStr,
     /// Enters what this call has entered in the slot before.
@@ -78,14 +95,17 @@ const GUESSES: usize = 10;
 /// The messages of a list.
 const GIVEN: &str = "json_table(?, '$[*]' columns (m varchar(200) character set utf8mb4 path '$')) as given";
 
-/// Fails unless the time lies in a bucket, and at least so far in it. Without an error nobody could tell a wrong guess
-/// from messages that are known.
-const FITS: &str = "18446744073709551615 + (not ({micros} div ? = ? and {micros} mod ? >= ?{more})) > 0";
+/// Whether the time lies in a bucket, and at least so far in it.
+const IN_TIME: &str = "{micros} div ? = ? and {micros} mod ? >= ?";
+/// Fails unless it does. Without an error nobody could tell a wrong guess from messages that are known.
+const FITS: &str = "18446744073709551615 + (not ({in_time}{more})) > 0";
 const MICROS: &str = "timestampdiff(microsecond, {epoch}, utc_timestamp(6))";
+/// Before a read that sees what is not committed.
+const DIRTY: &str = "set transaction isolation level read uncommitted";
 /// Of how many rows there are texts: each a quarter more than the one before, or one row. Larger batches are looked up one by
 /// one.
-const SIZES: [usize; 24] =
-    [2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 32, 40, 50, 64, 80, 100, 125, 160, 200, 250, 320, 400, 500];
+const SIZES: [usize; 25] =
+    [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 32, 40, 50, 64, 80, 100, 125, 160, 200, 250, 320, 400, 500];
 
 /// What [`FITS`] fails with: a number out of its range.
 const MISSED: u16 = 1690;
@@ -94,7 +114,8 @@ const EMPTIED: u16 = 1412;
 
 impl SeenSql {
     pub(crate) fn new(names: &Names) -> Self {
-        let fits_and = |more: &str| FITS.replace("{micros}", MICROS).replace("{more}", more);
+        let in_time = IN_TIME.replace("{micros}", MICROS);
+        let fits_and = |more: &str| FITS.replace("{in_time}", &in_time).replace("{more}", more);
         let fits = fits_and("");
         Self(std::array::from_fn(|slot| {
             let before = before(slot);
@@ -103,6 +124,15 @@ impl SeenSql {
                 names.statement(&format!(
                     "{}
         select {select}",
+                    into(slot)
+                ))
+            };
+            // The condition stands in the first row, which is made before any is entered.
+            let as_given = |size: usize, condition: &str| {
+                let more = ", (?, ?, ?)".repeat(size - 1);
+                names.statement(&format!(
+                    "{}
+        values (?, ?, if({condition}, ?, 0)){more}",
                     into(slot)
                 ))
             };
@@ -137,15 +167,13 @@ impl SeenSql {
         where {fits} and other.message is null"
                     ),
                 ),
-                // The condition stands in the first row, which is made before any is entered.
-                ahead: SIZES.map(|size| {
-                    let more = ", (?, ?, ?)".repeat(size - 1);
-                    names.statement(&format!(
-                        "{}
-        values (?, ?, if({clear}, ?, 0)){more}",
-                        into(slot)
-                    ))
-                }),
+                above: SIZES.map(|size| as_given(size, &fits)),
+                ahead: SIZES.map(|size| as_given(size, &clear)),
+                highest: names.statement(&format!(
+                    "select {in_time}, (
+            select near.message from {{seen_{before}}} as near force index (primary)
+            where near.consumer = ? order by near.message desc limit 1)"
+                )),
                 before: insert(before, &format!("?, cast(given.m as binary), ? from {GIVEN} where {fits}")),
                 after: insert(slot, &format!("own.consumer, own.message, own.entered_by {}", own(before))),
                 entered: names.statement(&format!("select own.message {}", own(slot))),
@@ -161,6 +189,9 @@ impl SeenSql {
             [
                 ("one", &slot.one),
                 ("many", &slot.many),
+                ("above", &slot.above[0]),
+                ("above", &slot.above[SIZES.len() - 1]),
+                ("highest", &slot.highest),
                 ("ahead", &slot.ahead[0]),
                 ("ahead", &slot.ahead[SIZES.len() - 1]),
                 ("before", &slot.before),
@@ -183,6 +214,29 @@ struct Call<'a> {
 }
 
 type Insert<'q> = Query<'q, MySql, MySqlArguments>;
+
+impl<'q> Call<'q> {
+    /// The place of its size.
+    fn place(&self) -> usize {
+        SIZES.partition_point(|size| *size < self.ascending.len())
+    }
+
+    /// The least and the greatest message.
+    fn ends(&self) -> [&'q [u8]; 2] {
+        [self.ascending.first(), self.ascending.last()].map(|end| end.map_or(&[][..], |message| message.as_bytes()))
+    }
+
+    /// Enters all as given by this text, if the time fits and, if it asks for them, nothing lies between these ends.
+    fn as_given(&'q self, text: &SqlStr, fits: [i64; 4], ends: &[&'q [u8]]) -> Insert<'q> {
+        let [least, greatest] = self.ends();
+        let first = bind(sqlx::query(text.clone()).bind(self.consumer).bind(least), fits);
+        let first = if ends.is_empty() { first } else { bind(first.bind(self.consumer), ends.iter().copied()) };
+        let given = self.ascending.iter().skip(1).map(|message| message.as_bytes());
+        let others = given.chain(std::iter::repeat(greatest)).take(SIZES.get(self.place()).map_or(0, |size| size - 1));
+        others
+            .fold(first.bind(self.number), |insert, message| insert.bind(self.consumer).bind(message).bind(self.number))
+    }
+}
 
 impl MySqlInbox {
     async fn enter_in(
@@ -231,28 +285,25 @@ impl MySqlInbox {
         let bucket = buckets.number(now);
         let sql = &self.0.sql.seen.0[slot(bucket)];
         let length = buckets.micros();
-        let fits = |insert: Insert<'q>, at_least| insert.bind(length).bind(bucket).bind(length).bind(at_least);
-        let settled = |insert| fits(insert, micros(buckets.longest()));
-        let insert = match *call.messages {
+        let fits = |at_least| [length, bucket, length, at_least];
+        let settled = fits(micros(buckets.longest()));
+        let mut count = match *call.messages {
             // The slot before is written as well, which does no harm if it is later than guessed.
             _ if buckets.overlaps(now) => {
                 let insert = sqlx::query(sql.before.clone()).bind(call.consumer).bind(call.number).bind(&call.list);
-                fits(insert, 0)
+                bind(insert, fits(0)).execute(&mut *tx).await?.rows_affected()
+            }
+            _ if self.is_above(sql, bucket, settled, call).await => {
+                let insert = call.as_given(&sql.above[call.place()], settled, &[]);
+                insert.execute(&mut *tx).await?.rows_affected()
             }
             [message] => {
                 let message = message.as_bytes();
                 let insert = sqlx::query(sql.one.clone()).bind(call.consumer).bind(message).bind(call.number);
-                settled(insert).bind(call.consumer).bind(message)
+                let insert = bind(insert, settled).bind(call.consumer).bind(message);
+                insert.execute(&mut *tx).await?.rows_affected()
             }
-            _ => {
-                let insert = sqlx::query(sql.many.clone()).bind(call.consumer).bind(call.number).bind(&call.list);
-                settled(insert.bind(call.consumer))
-            }
-        };
-        let ahead = if buckets.overlaps(now) { None } else { self.ahead(sql, call, settled) };
-        let mut count = match ahead {
-            Some(ahead) => self.enter_ahead(tx, ahead, insert).await?,
-            None => insert.execute(&mut *tx).await?.rows_affected(),
+            _ => self.enter_many(tx, sql, settled, call).await?,
         };
         if buckets.overlaps(now) && count > 0 {
             let after = sqlx::query(sql.after.clone()).bind(&call.list).bind(call.consumer).bind(call.number);
@@ -266,39 +317,77 @@ impl MySqlInbox {
         entered.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map(Some)
     }
 
-    /// The statement that enters many messages if the slot before has nothing between them, if that is worth a try.
-    fn ahead<'q>(
-        &self,
-        sql: &Slot,
-        call: &'q Call<'q>,
-        settled: impl Fn(Insert<'q>) -> Insert<'q>,
-    ) -> Option<Insert<'q>> {
-        let (least, greatest) = match *call.ascending {
-            [least, .., greatest] => (least.as_bytes(), greatest.as_bytes()),
-            _ => return None,
-        };
-        let place = SIZES.partition_point(|size| *size < call.ascending.len());
-        let text = sql.ahead.get(place).filter(|_| self.0.ahead.is_worth_a_try())?;
-        let first = settled(sqlx::query(text.clone()).bind(call.consumer).bind(least));
-        let first = first.bind(call.consumer).bind(least).bind(greatest).bind(call.number);
-        let filled = call.ascending[1..].iter().map(|message| message.as_bytes()).chain(std::iter::repeat(greatest));
-        let others = filled.take(SIZES[place] - 1);
-        Some(others.fold(first, |insert, message| insert.bind(call.consumer).bind(message).bind(call.number)))
+    /// Whether all messages lie above those of the slot before. Who can't tell looks them up.
+    async fn is_above(&self, sql: &Slot, bucket: i64, settled: [i64; 4], call: &Call<'_>) -> bool {
+        if call.place() == SIZES.len() {
+            return false;
+        }
+        let [least, _] = call.ends();
+        let told = || self.0.highest.is_below(bucket, call.consumer, least);
+        if told().is_none() && self.0.reads.is_worth_a_try() {
+            let read = self.read_highest(sql, bucket, settled, call.consumer).await;
+            if let Err(error) = &read {
+                tracing::debug!(%error, "the highest message of the bucket before was not read");
+            }
+            self.0.reads.was_tried(read.is_ok());
+        }
+        told().unwrap_or(false)
     }
 
-    /// Enters many messages by this statement, or by the other one if it fails; returns how many.
-    async fn enter_ahead(
+    /// Reads the highest message of the slot before, if the time fits. Others do not wait for that.
+    async fn read_highest(
+        &self,
+        sql: &Slot,
+        bucket: i64,
+        settled: [i64; 4],
+        consumer: &[u8],
+    ) -> Result<(), StoreError> {
+        // Not in the user's transaction: a lock could have to wait, and its snapshot may be too old.
+        let Some(mut entered) = self.0.upkeep.try_enter().await? else { return Ok(()) };
+        let line = &mut *entered;
+        let read = async {
+            for setting in [PATIENCE, DIRTY] {
+                sqlx::raw_sql(setting).execute(&mut *line).await?;
+            }
+            let read = bind(sqlx::query(sql.highest.clone()), settled).bind(consumer);
+            let row = read.fetch_one(&mut *line).await?;
+            sqlx::raw_sql(NO_PATIENCE).execute(line).await?;
+            Ok((row.try_get(0)?, row.try_get(1)?))
+        };
+        let (fits, highest) = read.await.map_err(error::of)?;
+        entered.done();
+        if fits {
+            self.0.highest.is(bucket, consumer, highest);
+        }
+        Ok(())
+    }
+
+    /// Enters many messages as given if the slot before has nothing between them and that is worth a try, or those that are
+    /// new; returns how many.
+    async fn enter_many<'q>(
         &self,
         tx: &mut MySqlConnection,
-        ahead: Insert<'_>,
-        otherwise: Insert<'_>,
+        sql: &Slot,
+        settled: [i64; 4],
+        call: &'q Call<'q>,
     ) -> Result<u64, sqlx::Error> {
-        let (clear, done) = match ahead.execute(&mut *tx).await {
-            Err(error) if error::number(&error) == Some(MISSED) => (false, otherwise.execute(tx).await?),
-            done => (true, done?),
-        };
+        let ahead = sql.ahead.get(call.place()).filter(|_| self.0.ahead.is_worth_a_try());
+        if let Some(text) = ahead {
+            match call.as_given(text, settled, &call.ends()).execute(&mut *tx).await {
+                Err(error) if error::number(&error) == Some(MISSED) => {}
+                done => {
+                    let done = done?;
+                    self.0.ahead.was_tried(true);
+                    return Ok(done.rows_affected());
+                }
+            }
+        }
+        let insert = sqlx::query(sql.many.clone()).bind(call.consumer).bind(call.number).bind(&call.list);
+        let done = bind(insert.bind(call.consumer), settled).execute(tx).await?;
         // If both have failed, it was for the time, which says nothing of the messages.
-        self.0.ahead.was_tried(clear);
+        if ahead.is_some() {
+            self.0.ahead.was_tried(false);
+        }
         Ok(done.rows_affected())
     }
 
@@ -316,6 +405,14 @@ impl MySqlInbox {
             None => SystemTime::now().into(),
         }
     }
+}
+
+/// Binds several values.
+fn bind<'q, T>(insert: Insert<'q>, values: impl IntoIterator<Item = T>) -> Insert<'q>
+where
+    T: 'q + Encode<'q, MySql> + Type<MySql>,
+{
+    values.into_iter().fold(insert, Query::bind)
 }
 
 fn of(error: sqlx::Error) -> StoreError {

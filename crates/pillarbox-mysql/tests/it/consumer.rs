@@ -227,9 +227,12 @@ on_each_server!(
     a_snapshot_does_not_enter_a_message_twice,
     a_message_is_entered_in_two_slots_after_a_turn,
     a_wrong_guess_of_the_bucket_is_noticed,
+    a_wrong_guess_of_the_bucket_is_noticed_by_every_statement,
+    what_lies_above_the_bucket_before_is_entered_without_a_look_at_it,
     a_batch_is_looked_up_one_by_one_if_the_bucket_before_has_anything_within_it,
     batches_are_compared_with_the_bucket_before_by_their_bytes,
     batches_of_every_size_are_entered_once,
+    batches_of_every_size_are_entered_once_among_those_of_the_bucket_before,
     a_batch_waits_for_what_is_open_in_the_bucket_before,
     batches_in_opposite_orders_enter_each_message_once,
     a_bucket_is_emptied_once_in_its_middle,
@@ -323,6 +326,81 @@ async fn a_wrong_guess_of_the_bucket_is_noticed(server: Shared) {
     }
 }
 
+/// I3: here by a session with a time of its own, a bucket later than the process believes.
+async fn a_wrong_guess_of_the_bucket_is_noticed_by_every_statement(server: Shared) {
+    for (messages, answers, second) in [
+        (vec!["b", "y", "z"], vec![true; 3], TRIED),
+        (vec!["b", "m", "y"], vec![true, false, true], TRIED),
+        (vec!["x", "y", "z"], vec![true; 3], AS_GIVEN),
+        (vec!["m"], vec![false], LOOKED_UP),
+        (vec!["z"], vec![true], LOOKED_UP),
+    ] {
+        // By whether they lie above the bucket that is believed to be the one before.
+        for first in [AS_GIVEN, if messages.len() == 1 { LOOKED_UP } else { TRIED }] {
+            let place = Place::opened(server).await;
+            place.in_the_middle_of(799).await;
+            if first != AS_GIVEN {
+                assert!(place.enter("zz").await);
+            }
+            place.in_the_middle_of(800).await;
+            assert_eq!(place.enter_all(&["a", "m", "w"]).await, [true; 3]);
+            let entries = place.entries().await;
+            let mut tx = place.store.begin().await.unwrap();
+            let later =
+                "set timestamp = unix_timestamp(sysdate(6)) + (select bucket_micros / 1000000 from inbox_window)";
+            sqlx::raw_sql(later).execute(&mut *tx).await.unwrap();
+            let before = inserts(&mut tx).await;
+            assert_eq!(place.inbox().enter(&mut tx, "billing", &messages).await.unwrap(), answers, "{messages:?}");
+            let after = inserts(&mut tx).await;
+            // In vain, and then by the time that was told.
+            let expected = [first[0] + second[0], first[1] + second[1]];
+            assert_eq!([after[0] - before[0], after[1] - before[1]], expected, "{messages:?}");
+            sqlx::raw_sql("set timestamp = default").execute(&mut *tx).await.unwrap();
+            place.store.commit(tx).await.unwrap();
+            let entered = place.number(format!("select count(*) from inbox_seen_{}", bucket::slot(801))).await;
+            assert_eq!(entered, answers.iter().map(|new| i64::from(*new)).sum::<i64>(), "{messages:?}");
+            assert_eq!(place.entries().await, entries + u64::try_from(entered).unwrap(), "{messages:?}");
+        }
+    }
+}
+
+/// I3: nobody can look into a table that is locked.
+async fn what_lies_above_the_bucket_before_is_entered_without_a_look_at_it(server: Shared) {
+    let place = Place::opened(server).await;
+    place.in_the_middle_of(800).await;
+    assert_eq!(place.enter_all(&["m-2", "m-4"]).await, [true, true]);
+    place.in_the_middle_of(801).await;
+    let inbox = place.inbox();
+    // Now it knows the highest one of either.
+    assert_eq!(place.enter_by(&inbox, "billing", &["m-1"]).await, (vec![true], LOOKED_UP));
+    assert_eq!(place.enter_by(&inbox, "audit", &["a-1"]).await, (vec![true], AS_GIVEN));
+    let mut other = place.store.pool().acquire().await.unwrap();
+    let lock = format!("lock tables inbox_seen_{} write", bucket::slot(800));
+    sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut *other).await.unwrap();
+    for (consumer, messages, looks) in [
+        ("billing", vec!["m-4 "], false),
+        ("billing", vec!["n-3", "m-40", "n-1"], false),
+        ("audit", vec!["m-2"], false),
+        ("billing", vec!["m-4"], true),
+        ("billing", vec!["m-5", "m-4"], true),
+        ("billing", vec!["m-3"], true),
+        // Of this one nobody has asked for the highest.
+        ("shipping", vec!["m-5"], true),
+    ] {
+        let mut tx = place.store.begin().await.unwrap();
+        sqlx::raw_sql("set lock_wait_timeout = 1").execute(&mut *tx).await.unwrap();
+        match inbox.enter(&mut tx, consumer, &messages).await {
+            Ok(answers) => assert_eq!((answers, looks), (vec![true; messages.len()], false), "{messages:?}"),
+            Err(error) => assert_eq!((error.kind(), looks), (StoreErrorKind::Conflict, true), "{messages:?}: {error}"),
+        }
+        sqlx::raw_sql("set lock_wait_timeout = default").execute(&mut *tx).await.unwrap();
+        place.store.commit(tx).await.unwrap();
+    }
+    sqlx::raw_sql("unlock tables").execute(&mut *other).await.unwrap();
+    let answers = place.enter_by(&inbox, "billing", &["m-4", "m-4 ", "m-5", "n-3", "n-4"]).await.0;
+    assert_eq!(answers, [false, false, true, false, true]);
+}
+
 /// I3: nothing of it is there, or some, or all.
 async fn a_batch_is_looked_up_one_by_one_if_the_bucket_before_has_anything_within_it(server: Shared) {
     let place = Place::opened(server).await;
@@ -354,7 +432,7 @@ async fn a_batch_is_looked_up_one_by_one_if_the_bucket_before_has_anything_withi
     // After a try in vain there is a pause.
     let inbox = place.inbox();
     for (messages, way) in
-        [(["a-4", "z-4"], TRIED), (["o-1", "o-2"], LOOKED_UP), (["o-3", "o-4"], AS_GIVEN), (["o-5", "o-6"], AS_GIVEN)]
+        [(["a-4", "z-4"], TRIED), (["c-1", "c-2"], LOOKED_UP), (["c-3", "c-4"], AS_GIVEN), (["c-5", "c-6"], AS_GIVEN)]
     {
         assert_eq!(place.enter_by(&inbox, "billing", &messages).await, (vec![true, true], way), "{messages:?}");
     }
@@ -406,6 +484,41 @@ async fn batches_of_every_size_are_entered_once(server: Shared) {
     }
 }
 
+/// I3: the same where the bucket before has higher ones, and where it has one of them.
+async fn batches_of_every_size_are_entered_once_among_those_of_the_bucket_before(server: Shared) {
+    let place = Place::opened(server).await;
+    let sizes = [2, 3, 7, 8, 9, 99, 100, 101, 200, 201, 499, 500, 501];
+    let places = |size: usize| BTreeSet::from([0, size / 2, size - 1]);
+    let known = |size: usize, n: usize| format!("{size}-known-{n}");
+    place.in_the_middle_of(800).await;
+    let old: Vec<String> = sizes.iter().flat_map(|size| places(*size).into_iter().map(|n| known(*size, n))).collect();
+    let mut entries = 0_u64;
+    for message in &old {
+        assert!(place.enter(message).await);
+        entries += 1;
+    }
+    place.in_the_middle_of(801).await;
+    for size in sizes {
+        // Below what is known of this size.
+        let messages: Vec<String> = (0..size).rev().map(|n| format!("{size}-{n}")).collect();
+        let messages: Vec<&str> = messages.iter().map(String::as_str).collect();
+        let way = if size > 500 { LOOKED_UP } else { AS_GIVEN };
+        assert_eq!(place.enter_by(&place.inbox(), "billing", &messages).await, (vec![true; size], way), "{size}");
+        entries += u64::try_from(size).unwrap();
+        let way = if size > 500 { LOOKED_UP } else { TRIED };
+        for at in places(size) {
+            let mut mixed: Vec<String> = (0..size).map(|n| format!("{size}-{n}-{at}")).collect();
+            mixed[at] = known(size, at);
+            let mixed: Vec<&str> = mixed.iter().map(String::as_str).collect();
+            let expected: Vec<bool> = (0..size).map(|n| n != at).collect();
+            let entered = place.enter_by(&place.inbox(), "billing", &mixed).await;
+            assert_eq!(entered, (expected, way), "{size}, {at}");
+            entries += u64::try_from(size - 1).unwrap();
+        }
+        assert_eq!(place.entries().await, entries, "{size}");
+    }
+}
+
 /// I3: at every level. It is there longer than a transaction may be; what it will come to, nobody knows.
 async fn a_batch_waits_for_what_is_open_in_the_bucket_before(server: Shared) {
     for level in ["read committed", "repeatable read", "serializable"] {
@@ -432,8 +545,17 @@ async fn a_batch_waits_for_what_is_open_in_the_bucket_before(server: Shared) {
 /// I3: each once, whoever loses and comes again.
 async fn batches_in_opposite_orders_enter_each_message_once(server: Shared) {
     let place = Place::opened(server).await;
-    for (round, part) in (0..10).map(|round| (round, round % 2 * 50)) {
-        place.at_hundredth(part).await;
+    for round in 0..15 {
+        match round % 3 {
+            0 => place.at_hundredth(0).await,
+            1 => place.at_hundredth(50).await,
+            // Among those of the bucket before.
+            _ => {
+                place.in_the_middle_of(800).await;
+                place.enter(&format!("m-{round}-1-known")).await;
+                place.in_the_middle_of(801).await;
+            }
+        }
         let up: Vec<String> = (0..200).map(|n| format!("m-{round}-{n}")).collect();
         let down: Vec<String> = up.iter().rev().cloned().collect();
         let calls = [up.clone(), down, up.clone()].map(|messages| {
