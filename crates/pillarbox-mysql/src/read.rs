@@ -139,7 +139,8 @@ impl ReadStore for MySqlStore {
         pick: &'a mut dyn Pick,
     ) -> BoxFuture<'a, Result<Due, StoreError>> {
         Box::pin(async move {
-            let mut entered = self.0.seeks.enter().await?;
+            // Not that of the lanes, which others wait for: a reader asks for pages and for what is due in turn.
+            let mut entered = self.0.pages.enter().await?;
             let due = self.read_due(&mut entered, partitions, limit, pick).await.map_err(error::of)?;
             entered.done();
             Ok(due)

@@ -109,7 +109,8 @@ impl ReadStore for SqliteStore {
         pick: &'a mut dyn Pick,
     ) -> BoxFuture<'a, Result<Due, StoreError>> {
         Box::pin(async move {
-            let mut entered = self.0.seeks.enter().await?;
+            // Not that of the lanes, which others wait for: a reader asks for pages and for what is due in turn.
+            let mut entered = self.0.pages.enter().await?;
             let result = self.read_due(entered.connection()?, partitions, limit, pick).await;
             result.map_err(|error| entered.failed(error))
         })

@@ -15,6 +15,7 @@
 //! | `writer`, `hook`, `context` | into the caller's transaction, and what is announced at its end |
 //! | `ownership` | the node's lease and its partitions |
 //! | `reader` | finds what is due |
+//! | `scout` | sees what comes before an event that is being written |
 //! | `flight` | the node's memory: what is in flight, lanes, queues |
 //! | `dispatcher`, `calling`, `handler`, `interceptor` | runs the handlers |
 //! | `trace` | the spans around both ends |
@@ -50,6 +51,7 @@ mod node;
 mod outbox;
 mod ownership;
 mod reader;
+mod scout;
 mod settings;
 mod settler;
 mod shared;

@@ -15,6 +15,7 @@ use super::{
     error::OutboxError,
     ownership::Ownership,
     reader::Reader,
+    scout::Scout,
     settings::Heartbeat,
     settler::Settler,
     shared::Shared,
@@ -77,6 +78,7 @@ impl Node {
                 tasks.workers.push(tokio::spawn(worker.run(stops.workers.clone(), stops.abort.clone())));
             }
             tasks.reader.push(tokio::spawn(reader.run(stops.reader.clone())));
+            tasks.reader.push(tokio::spawn(Scout::new(shared.clone()).run(stops.reader.clone())));
             tasks.reader.push(tokio::spawn(hear_news(shared.clone(), stops.reader.clone())));
             tasks.reader.push(tokio::spawn(hear_of_fleet(shared.clone(), stops.reader.clone())));
             tasks.sampler.push(tokio::spawn(Sampler::new(shared.clone()).run(stops.sampler.clone())));

@@ -1,14 +1,11 @@
 //! The reader: finds what is due in the node's partitions and brings it to the queues.
 //!
-//! One task does all reads of a node, one after another, so a read never overlaps another. Each pass:
+//! One task brings all the rows that a node reads, one read after another, so that none overlaps another. Each pass:
 //! 1. partitions that were just taken: recall their holds, failing heads and suspects, then activate them;
 //! 2. numbers to look up: reserved rows that were passed over, and never confirmed;
 //! 3. what has come due: retries, delays, replays, keys that an operator freed;
 //! 4. lanes that have run dry;
 //! 5. a page above the position.
-//!
-//! Between two passes a single question may be asked, for what comes before an event that is just being written (see
-//! `flight/keyed`).
 //!
 //! A full page is followed by the next at once; an idle reader backs off, and is woken by a commit in this
 //! process, by news from another, by the next due time, and by room in the cold queue.
@@ -24,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     backoff::Backoff,
-    flight::{Before, Flight, PlacedRows},
+    flight::{Flight, PlacedRows},
     settings::OnDeadHead,
     shared::Shared,
 };
@@ -105,45 +102,15 @@ impl Reader {
                     }
                 }
             };
-            let pass_is_due = async {
-                loop {
-                    tokio::select! {
-                        biased;
-                        () = shared.read.notified() => return true,
-                        // Before the questions: however many there are, they keep no pass from its time.
-                        () = sleep_until(wake_at) => return false,
-                        () = shared.expected.notified() => if !self.see_before().await { return true },
-                    }
-                }
-            };
             let is_called = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                is_called = pass_is_due => is_called,
+                () = shared.read.notified() => true,
+                () = sleep_until(wake_at) => false,
             };
             if is_called {
                 poll.reset();
             }
-        }
-    }
-
-    /// Sees what comes before an event with a key whose transaction is open; `false` if that takes a page. An error is left
-    /// to the page, which meets it too.
-    async fn see_before(&self) -> bool {
-        let shared = &self.shared;
-        let ask = match shared.flight.lock().before_expected() {
-            Before::Known => return true,
-            Before::Page => return false,
-            Before::Ask(ask) => ask,
-        };
-        match shared.store.lane(ask.partition, &ask.key, ask.from, 1).await {
-            // It may be committed by now, and show itself.
-            Ok(rows) if rows.first().is_none_or(|row| row.seq() >= ask.seq) => {
-                let (confirmed, signals) = shared.flight.lock().is_first(ask.seq, Instant::now());
-                shared.confirmed(confirmed, signals);
-                true
-            }
-            Ok(_) | Err(_) => false,
         }
     }
 

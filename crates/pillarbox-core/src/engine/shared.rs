@@ -42,7 +42,7 @@ pub(crate) struct Shared {
     pub(crate) work: Notify,
     pub(crate) solo: Notify,
     pub(crate) read: Notify,
-    /// Events with a key are written that the reader should see what comes before.
+    /// Events with a key are written, and the scout should see what comes before them.
     pub(crate) expected: Notify,
     pub(crate) outcomes: Notify,
     pub(crate) full_batch: Notify,

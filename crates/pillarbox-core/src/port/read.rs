@@ -317,7 +317,8 @@ pub trait ReadStore: Send + Sync {
         pick: &'a mut dyn Pick,
     ) -> BoxFuture<'a, Result<Due, StoreError>>;
 
-    /// The pending rows of a key from a number on that are due (or have no due time), in sequence order.
+    /// The pending rows of a key from a number on that are due (or have no due time), in sequence order. Also asked for
+    /// while another read is under way, and then an event waits for the answer.
     fn lane<'a>(
         &'a self,
         partition: Partition,

@@ -5,11 +5,14 @@
 //! writes an event with a key holds its aggregate's lock, so nothing of the key can be committed between the insert and the
 //! commit, and a read that begins after the insert shows all that comes before it. There are two such reads:
 //!
-//! - Of a single event it is asked whether anything of its key is pending above the node's mark: one row by the key's index,
-//!   which takes a fraction of a page. Nothing below the mark can be: what is put off or held there is known to the lanes.
-//! - Where there are several, or something was found, a page is read to the end of the table.
+//! - Of a single event it is asked what of its key is pending above the node's mark: a row or two by the key's index, which
+//!   takes a fraction of a page. Nothing below the mark can be: what is put off or held there is known to the lanes. There is
+//!   nothing in most cases; and what this node has in flight is in the event's lane, or was, so that the event needs only to
+//!   take its place behind it.
+//! - Where there are several, or something was found that is not known here, a page is read to the end of the table.
 //!
-//! When that is done and the commit is known, in whichever order, the event goes to its lane as if it had been read.
+//! When that is done and the commit is known, in whichever order, the event goes to its lane as if it had been read. Question
+//! and page may overlap, and whichever is answered first counts: both say that the lanes know all that comes before.
 //!
 //! - A page that shows the row itself, because the commit came first, takes it: it is **expected** no longer. The row need
 //!   not be read for that, for what is expected is here; it takes its place among the rows that were. When that is the
@@ -22,6 +25,8 @@
 //!
 //! What is not expected is read after its commit, as it would be in any other process. Nothing here is needed to find a row
 //! again, so nothing is lost with it: not by a crash, and not when the lease is lost.
+
+use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
 use tokio::time::{Duration, Instant};
@@ -39,6 +44,8 @@ pub(super) struct Keyed {
     /// Nothing is expected if pages leave out what is young.
     shows_all: bool,
     expected: FxHashMap<Seq, Expected>,
+    /// Those that nobody has seen to yet. In their order, so that a schedule of the simulation is the same every time.
+    unseen: BTreeSet<Seq>,
     /// Those that are committed before it is known what comes before them.
     confirmed: Vec<Seq>,
     /// What the page under way has shown, and was not read for that.
@@ -62,8 +69,8 @@ struct Expected {
     epoch: Epoch,
     /// The first page that shows everything before it.
     page: u64,
-    /// The table has nothing of its key that comes before it.
-    is_first: bool,
+    /// Nothing of its key comes before it but what the lanes know.
+    is_next: bool,
     job: Job,
     is_committed: bool,
 }
@@ -76,24 +83,33 @@ struct Early {
     job: Option<Job>,
 }
 
-/// What the reader has to do about those that are expected.
+/// What is to be done about those that are expected.
 #[derive(Debug)]
 pub(crate) enum Before {
     /// Nothing.
     Known,
-    /// To ask for what comes before the only one.
+    /// To ask for what comes before one of them.
     Ask(Ask),
     /// To read a page.
     Page,
 }
 
-/// A question for the first pending row of a key from a number on: there should be none before this event.
+/// A question for the first pending rows of a key from a number on: none that is not known here should come before this
+/// event.
 #[derive(Debug)]
 pub(crate) struct Ask {
     pub(crate) seq: Seq,
     pub(crate) partition: Partition,
     pub(crate) key: Key,
     pub(crate) from: Seq,
+}
+
+impl Ask {
+    /// How many rows are asked for. Where one event of a key follows another closely, the one before is not settled yet.
+    pub(crate) const ROWS: usize = 4;
+
+    /// More events than this at once are quicker read together, by a page.
+    const AT_ONCE: usize = 2;
 }
 
 /// An event with a key in an open transaction, as its writer knows it.
@@ -117,6 +133,7 @@ impl Keyed {
 
     pub(super) fn clear(&mut self) {
         self.expected.clear();
+        self.unseen.clear();
         self.confirmed.clear();
         self.shown.clear();
         self.early.clear();
@@ -151,7 +168,7 @@ impl Keyed {
 }
 
 impl Flight {
-    /// An event with a key is written, and its transaction is open. Whether it is expected: then the reader should see
+    /// An event with a key is written, and its transaction is open. Whether it is expected: then the scout should see
     /// what comes [before](Self::before_expected) it.
     pub(crate) fn expect(&mut self, key: &Key, record: Record, written: Instant) -> bool {
         let batches = self.keyed.open.entry(key.clone()).or_default();
@@ -162,32 +179,48 @@ impl Flight {
         let (seq, partition) = (record.seq, record.partition);
         let Some(epoch) = self.owned.epoch(partition) else { return false };
         let (page, job) = (self.keyed.begun + 1, Job { delivery: Delivery::new(record, epoch), written });
-        self.keyed.expected.insert(seq, Expected { partition, epoch, page, is_first: false, job, is_committed: false });
+        self.keyed.expected.insert(seq, Expected { partition, epoch, page, is_next: false, job, is_committed: false });
+        self.keyed.unseen.insert(seq);
         true
     }
 
-    /// What is to be done to know what comes before those that are expected.
-    pub(crate) fn before_expected(&self) -> Before {
-        let Keyed { expected, begun, .. } = &self.keyed;
-        let mut unknown = expected.iter().filter(|(_, expected)| expected.page > *begun && !expected.is_first);
-        match (unknown.next(), unknown.next()) {
-            (None, _) => Before::Known,
-            (Some((seq, Expected { partition, job, .. })), None) if self.durable != NOWHERE => {
-                let Some(key) = job.delivery.event().key().cloned() else { return Before::Page };
-                Before::Ask(Ask { seq: *seq, partition: *partition, key, from: Seq(self.durable.0 + 1) })
-            }
-            _ => Before::Page,
+    /// What is to be done to know what comes before those that are expected. Each of them is told of once.
+    pub(crate) fn before_expected(&mut self) -> Before {
+        let Keyed { expected, unseen, whole, .. } = &mut self.keyed;
+        unseen.retain(|seq| expected.get(seq).is_some_and(|expected| expected.page > *whole));
+        if unseen.is_empty() {
+            return Before::Known;
         }
+        if unseen.len() <= Ask::AT_ONCE
+            && self.durable != NOWHERE
+            && let Some(seq) = unseen.pop_first()
+            && let Some(first) = expected.get(&seq)
+            && let Some(key) = first.job.delivery.event().key().cloned()
+        {
+            return Before::Ask(Ask { seq, partition: first.partition, key, from: Seq(self.durable.0 + 1) });
+        }
+        unseen.clear();
+        Before::Page
     }
 
-    /// The table has nothing that comes before an event which was expected when it was asked.
-    pub(crate) fn is_first(&mut self, seq: Seq, now: Instant) -> (Confirmed, Signals) {
+    /// The table's answer to a question: the numbers that were found, or that it could not be asked.
+    pub(crate) fn asked(&mut self, ask: &Ask, found: Option<&[Seq]>, now: Instant) -> (Confirmed, Signals) {
         let (mut confirmed, mut signals) = (Confirmed::default(), Signals::default());
-        if let Some(expected) = self.keyed.expected.get_mut(&seq) {
-            expected.is_first = true;
-            if expected.is_committed {
-                self.place_expected(seq, now, &mut confirmed, &mut signals);
-            }
+        let Some(expected) = self.keyed.expected.get_mut(&ask.seq) else { return (confirmed, signals) };
+        // What was settled since the table was read is not known any more, and takes a page.
+        let is_known = |seq: &Seq| self.entries.contains_key(seq);
+        let is_next = found.is_some_and(|found| {
+            // It may be committed by now, and show itself.
+            let before = found.iter().take_while(|seq| **seq < ask.seq).count();
+            before < Ask::ROWS && found[..before].iter().all(is_known)
+        });
+        if !is_next {
+            signals.reader = true;
+            return (confirmed, signals);
+        }
+        expected.is_next = true;
+        if expected.is_committed {
+            self.place_expected(ask.seq, now, &mut confirmed, &mut signals);
         }
         signals.workers = confirmed.enqueued.min(self.idle_workers);
         (confirmed, signals)
@@ -242,7 +275,7 @@ impl Flight {
             self.let_go(seq, signals);
             return;
         };
-        if expected.is_first || expected.page <= self.keyed.whole {
+        if expected.is_next || expected.page <= self.keyed.whole {
             self.place_expected(seq, now, confirmed, signals);
         } else {
             expected.is_committed = true;

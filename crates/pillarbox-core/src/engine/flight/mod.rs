@@ -40,7 +40,7 @@ use self::{
     reserve::Reservations,
 };
 pub(crate) use self::{
-    keyed::{Before, OfKey},
+    keyed::{Ask, Before, OfKey},
     lanes::{Fetch, Then},
     place::PlacedRows,
     queues::Job,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use tokio::time::{Duration, Instant};
 
-use super::{keyed::Ask, *};
+use super::*;
 use crate::{
     Event,
     domain::{Delivery, Incarnation, Key, Lease, NodeId, Record, Status, Timestamp},
@@ -42,15 +42,24 @@ enum Step {
     /// The store asks for the rows of the page under way.
     AskPage,
     EndPage,
-    /// What comes before an event of an open transaction is asked for; the answer is as old as whatever comes before it.
+    /// What comes before an event of an open transaction is asked for, whatever is read meanwhile; the answer is as old as
+    /// whatever comes between the look at the table and its end.
     BeginAsk,
+    LookForAsk,
     EndAsk,
+    FailAsk,
     Due,
     /// The same for what is due, and the holds that are seen with it.
     DueOverSettle,
+    /// A question is answered, and a commit is told of, while what is due is read.
+    DueOverAnswer(Index),
     Lookup,
+    LookupOverAnswer(Index),
     Fetch,
     FailFetch,
+    /// A lane is fetched as it was before whatever comes before the end of that.
+    BeginFetch,
+    EndFetch,
     Draw,
     Done(Index),
     Fail(Index),
@@ -92,12 +101,18 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::AskPage),
         3 => Just(Step::EndPage),
         4 => Just(Step::BeginAsk),
+        2 => Just(Step::LookForAsk),
         3 => Just(Step::EndAsk),
+        1 => Just(Step::FailAsk),
         3 => Just(Step::Due),
         1 => Just(Step::DueOverSettle),
+        1 => any().prop_map(Step::DueOverAnswer),
         2 => Just(Step::Lookup),
+        1 => any().prop_map(Step::LookupOverAnswer),
         4 => Just(Step::Fetch),
         1 => Just(Step::FailFetch),
+        2 => Just(Step::BeginFetch),
+        2 => Just(Step::EndFetch),
         8 => Just(Step::Draw),
         8 => any().prop_map(Step::Done),
         2 => any().prop_map(Step::Fail),
@@ -162,8 +177,10 @@ struct World {
     transactions: u64,
     own: BTreeSet<u64>,
     paging: Option<Paging>,
-    /// An event that is asked about, and whether it is the first of its key.
-    asking: Option<(Seq, bool)>,
+    /// A lane that is being fetched, what lies beyond, and what was found.
+    fetching: Option<(Fetch, Option<Seq>, Vec<Row>)>,
+    /// A question, and what was found once the table was looked at.
+    asking: Option<(Ask, Option<Vec<Seq>>)>,
     /// As the memory knows it: the answers so far, or what the table has after a crash.
     done: BTreeSet<Seq>,
     failed: BTreeSet<Seq>,
@@ -212,6 +229,7 @@ impl World {
             transactions: 0,
             own: BTreeSet::new(),
             paging: None,
+            fetching: None,
             asking: None,
             done: BTreeSet::new(),
             failed: BTreeSet::new(),
@@ -228,6 +246,7 @@ impl World {
         self.flight = Flight::new(&self.settings);
         (0..10).for_each(|_| self.flight.set_idle(true));
         self.paging = None;
+        self.fetching = None;
         self.asking = None;
         // It knows of none, and writes into none.
         self.own.clear();
@@ -319,12 +338,28 @@ impl World {
             Step::PageOverSettle(limit) => self.page(*limit, true),
             Step::BeginPage(limit) => self.begin_page(*limit),
             Step::AskPage => self.ask_page(),
+            Step::EndPage => self.end_page(),
             Step::BeginAsk => self.begin_ask(),
-            Step::EndPage | Step::EndAsk => self.end_read(),
-            Step::Due => self.due(false),
-            Step::DueOverSettle => self.due(true),
-            Step::Lookup => self.look_up(),
+            Step::LookForAsk => self.look_for_ask(),
+            Step::EndAsk => self.end_ask(),
+            Step::FailAsk => {
+                if let Some((ask, _)) = self.asking.take() {
+                    self.flight.asked(&ask, None, self.now);
+                }
+            }
+            Step::Due => self.due(&[]),
+            Step::DueOverSettle => self.due(&SETTLE),
+            Step::DueOverAnswer(which) => self.due(&[Step::EndAsk, Step::Confirm(*which)]),
+            Step::Lookup => self.look_up(&[]),
+            Step::LookupOverAnswer(which) => self.look_up(&[Step::EndAsk, Step::Confirm(*which)]),
             Step::Fetch => self.fetch(),
+            Step::BeginFetch => {
+                self.end_read();
+                if let Some(fetch) = self.flight.lanes_to_fetch(1).pop() {
+                    self.begin_fetch(fetch);
+                }
+            }
+            Step::EndFetch => self.end_fetch(),
             Step::FailFetch => {
                 for fetch in self.flight.lanes_to_fetch(9) {
                     self.flight.lane_fetch_failed(fetch.key);
@@ -446,7 +481,7 @@ impl World {
     fn page(&mut self, limit: usize, over_settle: bool) {
         self.begin_page(limit);
         if over_settle {
-            [Step::EndSettle, Step::BeginSettle, Step::EndSettle].iter().for_each(|step| self.play(step));
+            SETTLE.iter().for_each(|step| self.play(step));
         }
         self.end_page();
     }
@@ -487,20 +522,29 @@ impl World {
 
     /// The reader does one thing at a time: whatever it does ends what it did.
     fn end_read(&mut self) {
-        if let Some((seq, true)) = self.asking.take() {
-            self.flight.is_first(seq, self.now);
-        }
         self.end_page();
+        self.end_fetch();
     }
 
+    /// The scout asks one question at a time, whatever the reader does.
     fn begin_ask(&mut self) {
-        self.end_read();
-        if let Before::Ask(Ask { seq, key, from, .. }) = self.flight.before_expected() {
-            let is_of_key =
-                |line: &Line| line.key.as_ref() == Some(&key) && line.is_pending() && line.when != When::Later;
-            let first = self.table.lines.range(from..).find(|(_, line)| is_of_key(line));
-            let is_first = first.is_none_or(|(first, _)| *first >= seq);
-            self.asking = Some((seq, is_first));
+        self.end_ask();
+        if let Before::Ask(ask) = self.flight.before_expected() {
+            self.asking = Some((ask, None));
+        }
+    }
+
+    fn look_for_ask(&mut self) {
+        let Some((ask, found @ None)) = &mut self.asking else { return };
+        let of_key = |line: &Line| line.key.as_ref() == Some(&ask.key) && line.is_pending() && line.when != When::Later;
+        let rows = self.table.lines.range(ask.from..).filter(|(_, line)| of_key(line));
+        *found = Some(rows.map(|(seq, _)| *seq).take(Ask::ROWS).collect());
+    }
+
+    fn end_ask(&mut self) {
+        self.look_for_ask();
+        if let Some((ask, found)) = self.asking.take() {
+            self.flight.asked(&ask, found.as_deref(), self.now);
         }
     }
 
@@ -516,16 +560,14 @@ impl World {
         self.flight.end_read();
     }
 
-    fn due(&mut self, over_settle: bool) {
+    fn due(&mut self, over: &[Step]) {
         self.end_read();
         self.flight.begin_read_due();
         let freed = self.table.holds.iter().filter(|(_, held)| held.0 == HoldKind::Overflow);
         let freed: Vec<Hold> = freed.map(|(key, held)| hold(key, *held)).collect();
         let due = self.table.lines.iter().filter(|(_, line)| line.is_pending() && line.when == When::Now);
         let due: Vec<(Seq, Line)> = due.map(|(seq, line)| (*seq, line.clone())).collect();
-        if over_settle {
-            [Step::EndSettle, Step::BeginSettle, Step::EndSettle].iter().for_each(|step| self.play(step));
-        }
+        over.iter().for_each(|step| self.play(step));
         let wanted = |(seq, line): &(Seq, Line)| self.flight.wants(candidate(*seq, line), self.now);
         let due = due.into_iter().filter(wanted).collect::<Vec<_>>();
         self.flight.freed(&freed, self.now);
@@ -533,7 +575,7 @@ impl World {
         self.flight.end_read();
     }
 
-    fn look_up(&mut self) {
+    fn look_up(&mut self, over: &[Step]) {
         self.end_read();
         let (seqs, ..) = self.flight.lookups(self.now, 2);
         self.flight.begin_read();
@@ -543,21 +585,32 @@ impl World {
         });
         let rows: Vec<Row> = rows.collect();
         let found: Vec<_> = rows.iter().map(|row| (row.seq(), row.partition())).collect();
+        over.iter().for_each(|step| self.play(step));
         self.place(rows);
         self.flight.looked_up(&seqs, &found);
         self.flight.end_read();
     }
 
     fn fetch(&mut self) {
-        const LIMIT: usize = 2;
         self.end_read();
         for fetch in self.flight.lanes_to_fetch(9) {
-            self.flight.begin_read();
-            let of_key = |line: &Line| line.key.as_ref() == Some(&fetch.key) && line.is_pending();
-            let rows =
-                self.table.lines.range(fetch.from..).filter(|(_, line)| of_key(line) && line.when != When::Later);
-            let rows: Vec<Row> = rows.take(LIMIT).map(|(seq, line)| Row::Event(record(*seq, line))).collect();
-            let beyond = rows.last().filter(|_| rows.len() >= LIMIT).map(|row| Seq(row.seq().0 + 1));
+            self.begin_fetch(fetch);
+            self.end_fetch();
+        }
+    }
+
+    fn begin_fetch(&mut self, fetch: Fetch) {
+        const LIMIT: usize = 2;
+        self.flight.begin_read();
+        let of_key = |line: &Line| line.key.as_ref() == Some(&fetch.key) && line.is_pending();
+        let rows = self.table.lines.range(fetch.from..).filter(|(_, line)| of_key(line) && line.when != When::Later);
+        let rows: Vec<Row> = rows.take(LIMIT).map(|(seq, line)| Row::Event(record(*seq, line))).collect();
+        let beyond = rows.last().filter(|_| rows.len() >= LIMIT).map(|row| Seq(row.seq().0 + 1));
+        self.fetching = Some((fetch, beyond, rows));
+    }
+
+    fn end_fetch(&mut self) {
+        if let Some((fetch, beyond, rows)) = self.fetching.take() {
             self.flight.place_lane(&fetch, beyond, rows, self.now, Timestamp::default(), true);
             self.flight.end_read();
         }
@@ -686,6 +739,8 @@ impl World {
         self.table.lines.iter().filter(|(_, line)| line.is_pending()).map(|(seq, _)| *seq).collect()
     }
 }
+
+const SETTLE: [Step; 3] = [Step::EndSettle, Step::BeginSettle, Step::EndSettle];
 
 fn settings() -> Settings {
     Settings { hot_capacity: 2, cold_capacity: 5, lane_capacity: 2, settle_batch: 4, ..Settings::default() }
@@ -976,6 +1031,18 @@ fn what_a_page_has_shown_stays_with_it() {
     assert_eq!(world.running.len(), 1);
 }
 
+/// P1: the same for an event that is known to be the first of its key.
+#[test]
+fn what_a_page_has_shown_stays_with_it_whatever_was_asked() {
+    let mut world = World::new();
+    for step in [Step::Reserve(Some(0)), Step::BeginAsk, Step::EndAsk, Step::Commit(0), Step::Page(5), Step::Abandon(0)]
+    {
+        world.play(&step);
+    }
+    world.play(&Step::Draw);
+    assert_eq!(world.running.len(), 1);
+}
+
 /// O1: what comes before an event is asked for while its transaction is open, so it needs no page when it is committed. Where
 /// something comes before it, or several are open, that takes a page.
 #[test]
@@ -994,14 +1061,79 @@ fn an_event_with_a_key_that_is_the_first_needs_no_page() {
     let steps = [Step::Write(Some(2)), Step::Reserve(Some(2)), Step::BeginAsk, Step::Commit(0), Step::EndAsk];
     steps.iter().chain([&Step::Confirm(0), &Step::Draw]).for_each(|step| world.play(step));
     assert_eq!(world.running.len(), 2, "one comes before it");
+    assert!(matches!(world.flight.before_expected(), Before::Known), "it is not asked for again");
     [Step::Page(5), Step::Draw].iter().for_each(|step| world.play(step));
     assert_eq!(world.running[2].delivery.seq(), Seq(3));
 
     let mut world = World::new();
-    [Step::Reserve(Some(0)), Step::Reserve(Some(1))].iter().for_each(|step| world.play(step));
+    (0..3).for_each(|key| world.play(&Step::Reserve(Some(key))));
     assert!(matches!(world.flight.before_expected(), Before::Page));
-    world.play(&Step::Page(5));
-    assert!(matches!(world.flight.before_expected(), Before::Known));
+    assert!(matches!(world.flight.before_expected(), Before::Known), "the page is called for once");
+    for step in [Step::BeginPage(5), Step::Commit(0), Step::Confirm(0), Step::EndPage, Step::Draw] {
+        world.play(&step);
+    }
+    assert_eq!(world.running.len(), 1);
+}
+
+/// O1: a question that fails says nothing: what comes before the event is for a page to show.
+#[test]
+fn an_event_with_a_key_that_nobody_could_ask_about_takes_a_page() {
+    let mut world = World::new();
+    let steps = [Step::Write(Some(0)), Step::Reserve(Some(0)), Step::BeginAsk, Step::FailAsk, Step::Commit(0)];
+    steps.iter().chain([&Step::Confirm(0), &Step::Draw]).for_each(|step| world.play(step));
+    assert!(world.running.is_empty(), "one comes before it");
+    assert!(matches!(world.flight.before_expected(), Before::Known), "it is not asked for again");
+    [Step::Page(5), Step::Draw].iter().for_each(|step| world.play(step));
+    assert_eq!(world.running.iter().map(|job| job.delivery.seq()).collect::<Vec<_>>(), [Seq(1)]);
+}
+
+/// O1: what a question finds and this node has in flight is no reason for a page: its follower waits behind it, and for it
+/// alone.
+#[test]
+fn an_event_with_a_key_takes_its_place_behind_those_in_flight() {
+    let mut world = World::new();
+    let next = [Step::Reserve(Some(0)), Step::BeginAsk, Step::EndAsk, Step::Commit(0), Step::Confirm(0), Step::Draw];
+    // The second is asked about while the first runs, the third when the second has ended and is not settled.
+    next.iter().chain(&next).for_each(|step| world.play(step));
+    assert_eq!(world.running.iter().map(|job| job.delivery.seq()).collect::<Vec<_>>(), [Seq(1)]);
+    [Step::Done(0), Step::Draw].iter().for_each(|step| world.play(step));
+    assert_eq!(world.running.iter().map(|job| job.delivery.seq()).collect::<Vec<_>>(), [Seq(2)]);
+    [Step::Done(0)].iter().chain(&next).for_each(|step| world.play(step));
+    assert_eq!(world.running.iter().map(|job| job.delivery.seq()).collect::<Vec<_>>(), [Seq(3)]);
+}
+
+/// O1: a question shows a few rows. When this node has all of those in flight, others may follow that it does not know.
+#[test]
+fn more_in_flight_than_a_question_shows_take_a_page() {
+    let mut world = World::new();
+    (0..Ask::ROWS).for_each(|_| world.play(&Step::Write(Some(0))));
+    for step in std::iter::repeat_n([Step::Page(5), Step::Draw, Step::Done(0)], Ask::ROWS).flatten() {
+        world.play(&step);
+        world.play(&Step::Fetch);
+    }
+    assert_eq!(world.done.len(), Ask::ROWS, "none is settled");
+    let last = [Step::Write(Some(0)), Step::Reserve(Some(0)), Step::BeginAsk, Step::EndAsk, Step::Commit(0)];
+    last.iter().chain([&Step::Confirm(0), &Step::Draw]).for_each(|step| world.play(step));
+    assert!(world.running.is_empty(), "one comes before it");
+    world.calm();
+    assert_eq!(world.waiting(), []);
+}
+
+/// O1: the reader is in the middle of a page that began before the event was written, or after. The answer counts all the
+/// same, and the page shows the event no second time.
+#[test]
+fn a_question_needs_not_wait_for_a_page_that_is_under_way() {
+    for after in [false, true] {
+        let mut world = World::new();
+        let mut steps = vec![Step::Reserve(Some(0))];
+        steps.insert(usize::from(after), Step::BeginPage(5));
+        steps.extend([Step::BeginAsk, Step::Commit(0), Step::Confirm(0), Step::EndAsk, Step::Draw]);
+        steps.iter().for_each(|step| world.play(step));
+        assert_eq!(world.running.len(), 1, "a page begun after it: {after}");
+        [Step::Done(0), Step::AskPage].iter().chain(&SETTLE).for_each(|step| world.play(step));
+        [Step::EndPage, Step::Draw].iter().for_each(|step| world.play(step));
+        assert!(world.running.is_empty());
+    }
 }
 
 /// O1: pages may be ahead of a transaction that is still open. What it commits late is found by whoever asks what comes

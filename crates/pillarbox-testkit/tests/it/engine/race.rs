@@ -343,6 +343,65 @@ async fn an_event_with_a_key_that_is_committed_first_waits_for_the_answer() {
     stage.probe.assert_each_once(&ids);
 }
 
+/// O1: the question waits for no read of the reader's, which may be in the middle of a page, or of what is due, when the
+/// event is written. The event is delivered meanwhile, and once.
+#[tokio::test(start_paused = true)]
+async fn an_event_with_a_key_waits_for_no_read_that_is_under_way() {
+    for call in [Call::Page, Call::Due] {
+        let stage = Stage::new();
+        let outbox = stage.single().start().await.unwrap();
+        stage.read_through().await;
+        let reader = stage.faults().stop_before(call);
+        reader.reached().await;
+        let mut tx = outbox.store().begin().await.unwrap();
+        let receipt = outbox.write(&mut tx, keyed("k")).await.unwrap();
+        let ids = receipt.ids().to_vec();
+        outbox.store().commit(tx).await.unwrap();
+        receipt.confirm();
+        stage.probe.wait_for(1).await;
+        reader.open();
+        stage.read_through().await;
+        outbox.shutdown().await;
+        stage.probe.assert_each_once(&ids);
+    }
+}
+
+/// O1: the one before is with its handler, or has ended and is not settled: the table shows it still. The next of its key
+/// follows without a page.
+#[tokio::test(start_paused = true)]
+async fn an_event_with_a_key_that_follows_closely_needs_no_page() {
+    let stage = Stage::new();
+    let outbox = stage.single().start().await.unwrap();
+    let settle = stage.faults().stop_before(Call::Settle);
+    let handler = stage.probe.stop(Which::of_key("k"), 1);
+    let (tx, receipt) = expected(&stage, &outbox, "k").await;
+    let mut ids = receipt.ids().to_vec();
+    outbox.store().commit(tx).await.unwrap();
+    receipt.confirm();
+    handler.reached().await;
+    let reader = stage.faults().stop_before(Call::Page);
+    reader.reached().await;
+    for first_runs in [true, false] {
+        let mut tx = outbox.store().begin().await.unwrap();
+        let receipt = outbox.write(&mut tx, keyed("k")).await.unwrap();
+        ids.extend_from_slice(receipt.ids());
+        outbox.store().commit(tx).await.unwrap();
+        receipt.confirm();
+        if first_runs {
+            pass(Duration::from_millis(1)).await;
+            assert_eq!(stage.probe.log().begun(), 1, "one after another");
+            handler.open();
+        }
+        stage.probe.wait_for(ids.len()).await;
+    }
+    settle.open();
+    reader.open();
+    stage.read_through().await;
+    outbox.shutdown().await;
+    stage.probe.assert_each_once(&ids);
+    stage.probe.assert_in_order_per_key();
+}
+
 /// O1: several events take a page instead, and when the commit is faster they wait for that, and for nothing else.
 #[tokio::test(start_paused = true)]
 async fn events_with_keys_that_are_committed_first_wait_for_the_page() {
@@ -352,7 +411,7 @@ async fn events_with_keys_that_are_committed_first_wait_for_the_page() {
     let asked = stage.faults().calls(Call::Lane);
     let mut tx = outbox.store().begin().await.unwrap();
     let snapshot = stage.faults().stop_with_snapshot();
-    let receipt = outbox.write_all(&mut tx, [keyed("k"), keyed("l")]).await.unwrap();
+    let receipt = outbox.write_all(&mut tx, [keyed("k"), keyed("l"), keyed("m")]).await.unwrap();
     let ids = receipt.ids().to_vec();
     snapshot.reached().await;
     assert_eq!(stage.faults().calls(Call::Lane), asked);
@@ -362,7 +421,7 @@ async fn events_with_keys_that_are_committed_first_wait_for_the_page() {
     assert_eq!(stage.probe.log().begun(), 0, "what comes before them is not known yet");
     let reader = stage.faults().stop_before(Call::Page);
     snapshot.open();
-    stage.probe.wait_for(2).await;
+    stage.probe.wait_for(3).await;
     reader.open();
     stage.read_through().await;
     outbox.shutdown().await;
