@@ -78,7 +78,7 @@ pub(super) async fn run<P: Place>(place: &P, sizes: &Sizes, wanted: &Wanted<'_>,
         let rounds = rounds.await?;
         let mut note = format!("{messages} a transaction, with one row of work");
         if before > 0 {
-            note += &format!("; random ids, {before} of them in the bucket before");
+            note = format!("{note}; random ids, {before} of them in the bucket before");
         }
         report.add(Figure::of_rounds(name, "messages/s", &rounds, Some(OF_STATEMENT)).note(note));
     }

@@ -4,6 +4,10 @@
 //! one. The slots stand in the text of the statement, so the bucket is guessed from the database's time as it was told last;
 //! the statement looks at the clock itself, enters nothing if the guess was wrong, and tells the time. Then it is sent again.
 //!
+//! Of many messages each is looked up only if the slot before has anything of the consumer from the least to the greatest of
+//! them, in the order of their bytes, which is that of the primary key. Ids that ascend with time, as those of events do, lie
+//! beyond all of it, and one look tells so.
+//!
 //! # Why two transactions can't both enter a message
 //! - In one bucket they meet at the primary key of its slot: the second waits for the end of the first. After a commit it
 //!   finds the message known at READ COMMITTED, and fails with a serialization error at REPEATABLE READ and SERIALIZABLE,
@@ -51,7 +55,7 @@ pub(crate) struct SeenSql([Slot; SLOTS]);
 struct Slot {
     /// Enters one message, if the slot before does not have it.
     one: SqlStr,
-    /// The same with many.
+    /// The same with many, which are looked up one by one if it has anything from the least to the greatest of them.
     many: SqlStr,
     /// Enters messages in the slot before, and those that were new there in this one.
     turning: SqlStr,
@@ -103,6 +107,11 @@ impl SeenSql {
                 where other.consumer = $1::text and other.message = {message}) is null"
                 )
             };
+            // Once for all: ids that ascend with time, as those of events do, lie beyond everything in the slot before.
+            let clear = format!(
+                "(select not exists (select 1 from {{seen_{before}}} as near
+                where near.consumer = $1::text and near.message between $6::text and $7::text))"
+            );
             Slot {
                 one: names.statement(&format!(
                     "{settled}, entered as (
@@ -118,7 +127,7 @@ impl SeenSql {
                     "{settled}, entered as (
             insert into {{seen_{slot}}} (consumer, message)
             select $1::text, message from {GIVEN}, clock
-            where fits and {}
+            where fits and case when {clear} then true else {} end
             order by message collate \"C\"
             on conflict do nothing returning message
         )
@@ -172,20 +181,21 @@ impl PostgresInbox {
             let guess = self.guessed_now();
             let (bucket, is_turning) = (buckets.number(guess), is_early || buckets.overlaps(guess));
             let sql = &self.0.sql.seen.0[slot(bucket)];
-            let (sql, given) = match &names[..] {
-                [name] if !is_turning => (&sql.one, Value::Text(Some(name.as_ref().into()))),
-                names => (
-                    if is_turning { &sql.turning } else { &sql.many },
-                    Value::TextArray(names.iter().map(|name| Some(name.as_ref().into())).collect()),
-                ),
+            let list = || Value::TextArray(names.iter().map(|name| Some(name.as_ref().into())).collect());
+            let (sql, given, ends) = match &names[..] {
+                _ if is_turning => (&sql.turning, list(), [None, None]),
+                [name] => (&sql.one, text(name), [None, None]),
+                // By their bytes, as the slots are.
+                names => (&sql.many, list(), [names.iter().min(), names.iter().max()]),
             };
-            let values = vec![
+            let mut values = vec![
                 Value::Text(Some(kept(consumer))),
                 given,
                 Value::BigInt(Some(buckets.micros())),
                 Value::BigInt(Some(bucket)),
                 Value::BigInt(Some(micros(buckets.longest()))),
             ];
+            values.extend(ends.into_iter().flatten().map(|end| text(end)));
             let answer = tx.pairs(self.0.store.statement(sql), values).await?;
             let told = answer.iter().find(|(word, _)| word != ENTERED);
             let (word, now) = told.ok_or_else(|| misunderstood("an answer without the time"))?;
@@ -219,6 +229,10 @@ impl PostgresInbox {
             None => SystemTime::now().into(),
         }
     }
+}
+
+fn text(name: &str) -> Value<'_> {
+    Value::Text(Some(name.into()))
 }
 
 fn not_agreed() -> StoreError {
