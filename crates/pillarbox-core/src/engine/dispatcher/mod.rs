@@ -165,9 +165,10 @@ impl Worker {
         match self.serves {
             Serves::Suspects => flight.draw_solo(now),
             Serves::Queues => {
-                let (job, signals) = flight.draw(now);
+                let (job, mut signals) = flight.draw(now);
                 if job.is_none() && or_sleep {
                     flight.set_idle(true);
+                    signals.reader |= flight.has_room_again();
                 }
                 drop(flight);
                 self.shared.signal(signals);

@@ -415,6 +415,11 @@ impl Lanes {
     }
 
     /// How many keys wait behind a failed or dead event.
+    /// How many followers wait in memory.
+    pub(crate) fn parked(&self) -> usize {
+        self.parked
+    }
+
     pub(crate) fn blocked(&self) -> usize {
         let blocked = |lane: &&Lane| matches!(lane.state, State::Failing(_) | State::Dead(_));
         self.by_key.values().filter(blocked).count()

@@ -168,9 +168,23 @@ impl Flight {
     /// How many rows the reader may take; with too few to be worth a read, none, and it is woken when there is
     /// room again.
     pub(crate) fn room(&mut self) -> usize {
-        let room = self.queues.room();
+        let room = self.queues.room().saturating_sub(self.behind());
         self.wants_room = room < self.enough_room;
         if self.wants_room { 0 } else { room }
+    }
+
+    /// Whether the reader, which found no room, should be woken.
+    pub(crate) fn has_room_again(&mut self) -> bool {
+        let again = self.wants_room && self.queues.is_half_empty(self.behind());
+        self.wants_room &= !again;
+        again
+    }
+
+    /// The followers in lanes, as far as they take up room. As long as no worker waits for work they do: to read on would only
+    /// fill the lanes, and what finds no place there is read once more, key by key. If one does, they don't: others than these keys
+    /// must come to it.
+    fn behind(&self) -> usize {
+        if self.has_idle_workers() { 0 } else { self.lanes.parked() }
     }
 
     pub(crate) fn blocked_keys(&self) -> usize {

@@ -100,9 +100,9 @@ impl Queues {
         self.cold_capacity.saturating_sub(self.cold.len() + self.solo.len())
     }
 
-    /// Whether the cold queue is worth filling again.
-    pub(crate) fn is_half_empty(&self) -> bool {
-        (self.cold.len() + self.solo.len()) * 2 <= self.cold_capacity
+    /// Whether the cold queue is worth filling again, with so many that wait behind others.
+    pub(crate) fn is_half_empty(&self, behind: usize) -> bool {
+        (self.cold.len() + self.solo.len() + behind) * 2 <= self.cold_capacity
     }
 
     pub(crate) fn depths(&self) -> (usize, usize) {

@@ -972,6 +972,40 @@ fn a_lane_is_not_fetched_for_followers_that_no_room_is_left_for() {
 
 /// O9, P7: a node without outcomes stores how far it has read, so that a next owner does not read it all again; if it dies
 /// just before that, the next owner does, and loses nothing.
+/// To read on while nobody waits for work would only fill the lanes, until keys overflow and are fetched one by one.
+#[test]
+fn followers_take_up_room_unless_a_worker_waits() {
+    let mut world = World::with(Settings { cold_capacity: 8, page_size: 2, lane_capacity: 4, ..settings() });
+    (0..10).for_each(|_| world.flight.set_idle(false));
+    for _ in 0..4 {
+        world.write(Some(0), true);
+        world.write(Some(1), true);
+    }
+    world.page(8, false);
+    // Two heads, and three behind each.
+    assert_eq!(world.flight.room(), 0);
+    assert!(!world.flight.has_room_again());
+    // Two are for the heads. The third has none of these keys to wait for.
+    (0..2).for_each(|_| world.flight.set_idle(true));
+    assert!(!world.flight.has_room_again());
+    world.flight.set_idle(true);
+    assert!(world.flight.has_room_again());
+    assert_eq!(world.flight.room(), 6);
+
+    (0..3).for_each(|_| world.flight.set_idle(false));
+    assert_eq!(world.flight.room(), 0);
+    let woken: Vec<bool> = (0..6)
+        .map(|_| {
+            let (job, signals) = world.flight.draw(world.now);
+            let end = End { change: Change::Done, then: Then::Next };
+            world.flight.answer(&job.unwrap().delivery, end, world.now).unwrap();
+            signals.reader
+        })
+        .collect();
+    // Once, when half of them are gone.
+    assert_eq!(woken, [false, false, false, true, false, false]);
+}
+
 #[test]
 fn a_node_without_outcomes_stores_a_mark_that_lies_far_behind() {
     let mut world = World::new();

@@ -28,10 +28,7 @@ impl Flight {
                 break Some(job);
             }
         };
-        if self.wants_room && self.queues.is_half_empty() {
-            self.wants_room = false;
-            signals.reader = true;
-        }
+        signals.reader = self.has_room_again();
         (job, signals)
     }
 
@@ -51,10 +48,7 @@ impl Flight {
         let fair = self.queues.waiting().div_ceil(if share { self.idle_workers + 1 } else { 1 });
         let mut along = self.queues.draw_along(most.min(fair), takes);
         along.retain(|job| self.begin(job));
-        if self.wants_room && self.queues.is_half_empty() {
-            self.wants_room = false;
-            signals.reader = true;
-        }
+        signals.reader = self.has_room_again();
         (along, signals)
     }
 
