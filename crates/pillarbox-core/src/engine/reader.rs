@@ -8,7 +8,7 @@
 //! 5. a page above the position.
 //!
 //! A full page is followed by the next at once; an idle reader backs off, and is woken by a commit in this
-//! process, by news from another, by the next due time, and by room in the cold queue.
+//! process, by news from another, by the next due time, and by room in the cold queue and the lanes.
 //!
 //! Nothing is written here, so a crash between any two steps loses nothing: the next owner begins at the
 //! stored mark, which the settler keeps below everything that only this memory knows.
