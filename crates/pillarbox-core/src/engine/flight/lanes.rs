@@ -355,6 +355,14 @@ impl Lanes {
         self.clearing.contains_key(key)
     }
 
+    /// The dead event that a key waits behind.
+    pub(crate) fn dead_head(&self, key: &Key) -> Option<Seq> {
+        match self.by_key.get(key)?.state {
+            State::Dead(head) => Some(head),
+            State::Busy(_) | State::Failing(_) | State::Vacant => None,
+        }
+    }
+
     /// A settle that removed the hold of a key is durable.
     pub(crate) fn cleared(&mut self, key: &Key) {
         let again = |change: &HoldChange| matches!(change, HoldChange::Clear { key: of, .. } if of == key);
@@ -414,12 +422,12 @@ impl Lanes {
         self.changes.iter().any(|change| change.partition() == partition)
     }
 
-    /// How many keys wait behind a failed or dead event.
     /// How many followers wait in memory.
     pub(crate) fn parked(&self) -> usize {
         self.parked
     }
 
+    /// How many keys wait behind a failed or dead event.
     pub(crate) fn blocked(&self) -> usize {
         let blocked = |lane: &&Lane| matches!(lane.state, State::Failing(_) | State::Dead(_));
         self.by_key.values().filter(blocked).count()

@@ -9,12 +9,15 @@
 //! in `place`, the workers in `work` and `in_tx`, the settler in `settle`, the ownership in `hand_over`. `lanes`, `owned`
 //! and `queues` are its parts.
 //!
-//! Two races end here (see `docs/book/src/guarantees.md`):
+//! Three races end here (see `docs/book/src/guarantees.md`):
 //! - A read begins, a settle removes row 42, and the read's rows arrive with 42 in them. Numbers that are
 //!   settled while a read is under way stay as **tombstones** until that read is processed.
 //! - A row is visible before its writer has said that it is committed. The writer **reserves** the number
 //!   when it gets it, which is before the commit; the reader passes reserved rows over and notes that it did,
 //!   so that a reservation which is never confirmed is looked up by its number.
+//! - A read sees that a key overflows, the key's head dies, and the answer arrives: it shows the hold that an operator would
+//!   leave who frees the key. As long as the head's end is not settled, or was settled while the read was under way, that
+//!   hold is older than the head's.
 
 mod hand_over;
 mod in_tx;

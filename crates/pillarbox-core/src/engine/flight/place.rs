@@ -159,7 +159,11 @@ impl Flight {
         for hold in holds {
             // What the read still saw may be gone, or going: it covers nothing any more.
             let gone = self.cleared.contains(&hold.key) || self.lanes.is_clearing(&hold.key);
-            if !gone && self.reads_under(hold.partition).is_some() {
+            // Or the key's head has died since, and its own hold takes the place of this one: the table does not show it
+            // before that is settled, nor does a read that began before.
+            let is_older = |head| self.entries.contains_key(&head) || self.tombstones.contains(&head);
+            let replaced = self.lanes.dead_head(&hold.key).is_some_and(is_older);
+            if !gone && !replaced && self.reads_under(hold.partition).is_some() {
                 self.lanes.recall_hold(hold, now);
             }
         }
