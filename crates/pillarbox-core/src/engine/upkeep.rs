@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Duration, Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{settings::PurgeOptions, shared::Shared};
@@ -86,6 +86,9 @@ impl Purge {
     }
 }
 
+/// When a node takes its first sample: once what waited for it is under way.
+const FIRST_SAMPLE: Duration = Duration::from_secs(2);
+
 /// Sets the gauges that need a look at the table.
 #[derive(Debug)]
 pub(crate) struct Sampler {
@@ -99,17 +102,20 @@ impl Sampler {
         Self { shared, reads: AtomicBool::new(false) }
     }
 
-    /// Samples on schedule until `stop`.
+    /// Samples on schedule until `stop`. Not at once: a node that has just joined has events to deliver, which is more urgent than
+    /// to count them.
     pub(crate) async fn run(self, stop: CancellationToken) {
+        let mut wait = FIRST_SAMPLE.min(self.shared.settings.sample_every);
         loop {
+            tokio::select! {
+                () = sleep(wait) => {}
+                () = stop.cancelled() => return,
+            }
             if let Err(error) = self.run_once().await {
                 self.shared.meters.loop_errors.increment(1);
                 tracing::warn!(error = &error as &dyn std::error::Error, "the outbox could not be measured");
             }
-            tokio::select! {
-                () = sleep(self.shared.settings.sample_every) => {}
-                () = stop.cancelled() => return,
-            }
+            wait = self.shared.settings.sample_every;
         }
     }
 
