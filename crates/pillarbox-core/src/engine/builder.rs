@@ -475,7 +475,7 @@ impl<S: Store, M: Delivers> Builder<S, M> {
         self
     }
 
-    /// How often the gauges are set that need a look at the whole table. Default: 30 s.
+    /// How often the gauges are set that need a look at the whole table; for the first time after a tenth of it. Default: 30 s.
     pub fn sample_every(mut self, every: Duration) -> Self {
         self.settings.sample_every = every;
         self

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use tokio::time::{Duration, Instant, sleep};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{settings::PurgeOptions, shared::Shared};
@@ -86,9 +86,6 @@ impl Purge {
     }
 }
 
-/// When a node takes its first sample: once what waited for it is under way.
-const FIRST_SAMPLE: Duration = Duration::from_secs(2);
-
 /// Sets the gauges that need a look at the table.
 #[derive(Debug)]
 pub(crate) struct Sampler {
@@ -105,7 +102,7 @@ impl Sampler {
     /// Samples on schedule until `stop`. Not at once: a node that has just joined has events to deliver, which is more urgent than
     /// to count them.
     pub(crate) async fn run(self, stop: CancellationToken) {
-        let mut wait = FIRST_SAMPLE.min(self.shared.settings.sample_every);
+        let mut wait = self.shared.settings.sample_every / 10;
         loop {
             tokio::select! {
                 () = sleep(wait) => {}

@@ -54,7 +54,7 @@ impl Worker {
             self.shared.meters.handler_time.record(now.saturating_duration_since(begun).as_secs_f64());
             (delivery, self.end_of(delivery, Judged::alone(verdict)))
         });
-        self.end_all(ends.collect::<Vec<_>>());
+        self.end_all(ends.collect::<Vec<_>>(), Instant::now());
     }
 
     /// Puts jobs that ended in nothing back where workers find them.

@@ -215,8 +215,10 @@ impl Worker {
         let Some(judged) = judged else {
             return self.interrupted([&delivery]);
         };
-        shared.meters.handler_time.record(begun.elapsed().as_secs_f64());
-        self.conclude(&delivery, judged);
+        let ended = Instant::now();
+        shared.meters.handler_time.record(ended.saturating_duration_since(begun).as_secs_f64());
+        let end = self.end_of(&delivery, judged);
+        self.end_all([(&delivery, end)], ended);
     }
 
     /// What is known when a handler begins.
@@ -419,14 +421,13 @@ impl Worker {
     }
 
     fn end(&self, delivery: &Delivery, end: End) {
-        self.end_all([(delivery, end)]);
+        self.end_all([(delivery, end)], Instant::now());
     }
 
     /// The ends of several deliveries, behind one lock and with one ring of each bell.
-    fn end_all<'a>(&self, ends: impl IntoIterator<Item = (&'a Delivery, End)>) {
+    fn end_all<'a>(&self, ends: impl IntoIterator<Item = (&'a Delivery, End)>, now: Instant) {
         let mut signals = Signals::default();
         let mut stale = Vec::new();
-        let now = Instant::now();
         let mut flight = self.shared.flight.lock();
         for (delivery, end) in ends {
             match flight.answer(delivery, end, now) {

@@ -253,6 +253,23 @@ async fn histograms_measure_the_wait_and_the_handler() {
     outbox.shutdown().await;
 }
 
+/// M1: to count a full table takes a while, and who has just joined it has more urgent things to do.
+#[tokio::test(start_paused = true)]
+async fn a_node_delivers_before_it_counts() {
+    let (stage, meter) = (Stage::new(), Meter::new());
+    let plug = stage.probe.stop(Which::any(), 1);
+    stage.write_cold([event(), event()]).await;
+    let outbox = stage.node().workers(1).sample_every(Duration::from_secs(30)).start().await.unwrap();
+    plug.reached().await;
+    pass(Duration::from_secs(2)).await;
+    let level = meter.levels();
+    assert_eq!((level(name::PARTITIONS_OWNED), level(name::PENDING)), (256.0, 0.0), "not counted");
+    pass(Duration::from_secs(2)).await;
+    assert_eq!(meter.levels()(name::PENDING), 2.0);
+    plug.open();
+    outbox.shutdown().await;
+}
+
 /// M1: the gauges show the outbox as it is.
 #[tokio::test(start_paused = true)]
 async fn gauges_show_the_outbox_as_it_is() {
