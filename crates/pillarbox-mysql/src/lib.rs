@@ -25,8 +25,8 @@
 //! | the application's transactions: a pool | [`Options::pool_size`], 4 by default; or the application's own pool |
 //! | settles, purges, operators' actions | 1 |
 //! | the lease, and who owns what | 1 |
-//! | reading pages | 1 |
-//! | reading lanes, due rows and lists | 1 |
+//! | reading pages and due rows | 1 |
+//! | reading lanes and lists | 1 |
 //! | a guard's marks | 1, if there is a [`MySqlInbox`] |
 //! | an inbox's upkeep and its dead letters | 1, if there is one |
 //!

@@ -121,7 +121,7 @@ impl PostgresStore {
             .bind(actor.who.as_str())
             .bind(actor.why.as_deref())
             // A payload that can't be read is none to go back to.
-            .bind(row::payload_at(&before, 0).ok().map(|before| details_of_edit(&before)))
+            .bind(row::payload_alone(&before).ok().map(|before| details_of_edit(&before)))
             .execute(&mut *tx)
             .await?;
         let (text, bytes) = writer::body(payload);

@@ -54,7 +54,12 @@ pub(crate) fn checked(rows: Vec<PgRow>) -> Result<Vec<PgRow>, sqlx::Error> {
 
 /// The same for a single row.
 pub(crate) fn check(row: &PgRow) -> Result<(), sqlx::Error> {
-    let wrong = row.columns().iter().zip(FITS).find(|(column, fits)| !fits(column.type_info()));
+    fit(row, &FITS)
+}
+
+/// Sees to it that the first columns of a row have types that can be read so.
+fn fit(row: &PgRow, types: &[Fits]) -> Result<(), sqlx::Error> {
+    let wrong = row.columns().iter().zip(types).find(|(column, fits)| !fits(column.type_info()));
     wrong.map_or(Ok(()), |(column, _)| {
         let words = format!("its type is {}, and events are not kept in such a column", column.type_info().name());
         Err(sqlx::Error::ColumnDecode { index: column.name().to_owned(), source: words.into() })
@@ -125,8 +130,14 @@ fn payload(row: &PgRow) -> Result<Payload, String> {
     payload_at(row, CONTENT_TYPE)
 }
 
-/// A payload from three columns that follow each other: its content type, its text, its bytes.
-pub(crate) fn payload_at(row: &PgRow, first: usize) -> Result<Payload, String> {
+/// The payload of a row that has nothing but content type, text and bytes, and was not checked.
+pub(crate) fn payload_alone(row: &PgRow) -> Result<Payload, String> {
+    fit(row, &FITS[CONTENT_TYPE..CONTENT_TYPE + 3]).map_err(|error| error.to_string())?;
+    payload_at(row, 0)
+}
+
+/// A payload from three columns that follow each other: its content type, its text, its bytes. The row was checked.
+fn payload_at(row: &PgRow, first: usize) -> Result<Payload, String> {
     let content_type = required::<&str>(row, first, "content_type")?;
     if let Some(text) = optional::<&str>(row, first + 1, "payload")? {
         return Ok(Payload::stored(content_type, text.to_owned(), true));

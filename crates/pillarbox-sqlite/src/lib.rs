@@ -18,8 +18,8 @@
 //! | transactions of [`TransactStore::begin`] | 1; on an application's own pool, that pool's |
 //! | settles, ownership, purges, operators' actions | 1 |
 //! | renewing the lease | 1 |
-//! | reading pages | 1 |
-//! | reading lanes, due rows and the like | 1 |
+//! | reading pages and due rows | 1 |
+//! | reading lanes and the like | 1 |
 //! | operators' lists and counts | 1 |
 //! | news from other processes | 1 |
 //!

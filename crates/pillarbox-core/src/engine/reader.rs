@@ -182,7 +182,7 @@ impl Reader {
         let shared = self.shared.clone();
         let asked = Instant::now();
         let read = Read::begin_due(&shared.flight);
-        let mut sieve = Sieve { flight: &shared.flight, now: asked };
+        let mut sieve = Sieve { flight: &shared.flight, now: None };
         let limit = room.min(shared.settings.page_size);
         let due = shared.store.due(active, limit, &mut sieve).await?;
         let full = due.rows.len() >= limit;
@@ -243,7 +243,7 @@ impl Reader {
         let limit = room.min(shared.settings.page_size);
         let scan = Scan { partitions: active, after: &after, limit, skip_recent: shared.settings.skip_recent };
         let read = Read::begin_page(&shared.flight);
-        let mut sieve = PageSieve { flight: &shared.flight, now: Instant::now() };
+        let mut sieve = PageSieve { flight: &shared.flight, now: None };
         let page = shared.store.page(scan, &mut sieve).await?;
         shared.database_time_is(page.now);
         let rows = shared.flight.lock().with_shown(page.rows);
@@ -287,31 +287,32 @@ impl Reader {
     }
 }
 
-/// Asks the node's memory about each candidate. To all of a read it is the same time: to look at the clock takes about as long
-/// as the rest of the question.
+/// Asks the node's memory about each candidate. To all of a read it is the time of the first one: to look at the clock takes
+/// about as long as the rest of the question.
 struct Sieve<'a> {
     flight: &'a Mutex<Flight>,
-    now: Instant,
+    now: Option<Instant>,
 }
 
 impl Pick for Sieve<'_> {
     fn pick(&mut self, candidate: Candidate<'_>) -> bool {
-        self.flight.lock().wants(candidate, self.now)
+        self.flight.lock().wants(candidate, *self.now.get_or_insert_with(Instant::now))
     }
 }
 
 /// The same for the rows of a page, some of which need not be read.
 struct PageSieve<'a> {
     flight: &'a Mutex<Flight>,
-    now: Instant,
+    now: Option<Instant>,
 }
 
 impl Pick for PageSieve<'_> {
     fn pick(&mut self, candidate: Candidate<'_>) -> bool {
-        self.flight.lock().wants_of_page(candidate, self.now)
+        self.flight.lock().wants_of_page(candidate, *self.now.get_or_insert_with(Instant::now))
     }
 
     fn again(&mut self) {
+        self.now = None;
         self.flight.lock().page_begins_again();
     }
 }

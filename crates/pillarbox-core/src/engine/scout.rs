@@ -2,8 +2,8 @@
 //!
 //! It is a task of its own, because an event waits for the answer, and must not wait for a pass of the reader as well: where
 //! others' commits are found by polling, each commit of one's own leads to a pass too, and a pass takes longer than a commit.
-//! A question overlaps whatever the reader does meanwhile. It brings no rows but an answer, and that is about an event which
-//! is here.
+//! A question overlaps whatever the reader does meanwhile, as far as the store's connections allow: on PostgreSQL the two share
+//! one, and a question waits for the statement of a page. It brings no rows but an answer, and that is about an event which is here.
 //!
 //! When the process dies:
 //! - before a question is asked, or while it is under way: nothing was written for it, and its event is found as any other;

@@ -5,11 +5,11 @@
 //! writes an event with a key holds its aggregate's lock, so nothing of the key can be committed between the insert and the
 //! commit, and a read that begins after the insert shows all that comes before it. There are two such reads:
 //!
-//! - Of a single event it is asked what of its key is pending above the node's mark: a row or two by the key's index, which
+//! - Of one or two events it is asked what of their keys is pending above the node's mark: a few rows by the key's index, which
 //!   takes a fraction of a page. Nothing below the mark can be: what is put off or held there is known to the lanes. There is
 //!   nothing in most cases; and what this node has in flight is in the event's lane, or was, so that the event needs only to
 //!   take its place behind it.
-//! - Where there are several, or something was found that is not known here, a page is read to the end of the table.
+//! - Where there are more, or something was found that is not known here, a page is read to the end of the table.
 //!
 //! When that is done and the commit is known, in whichever order, the event goes to its lane as if it had been read. Question
 //! and page may overlap, and whichever is answered first counts: both say that the lanes know all that comes before.

@@ -17,7 +17,7 @@ pub(crate) struct PlacedRows {
 }
 
 impl Flight {
-    /// A read begins. Reads don't overlap: one task does them all.
+    /// A read begins. Reads don't overlap: one task does them all, and the scout's questions bring no rows.
     pub(crate) fn begin_read(&mut self) {
         self.reading = Some(self.owned.epochs());
     }
@@ -184,11 +184,11 @@ impl Flight {
         again
     }
 
-    /// The followers in lanes, as far as they take up room. As long as no worker waits for work they do: to read on would only
-    /// fill the lanes, and what finds no place there is read once more, key by key. If one does, they don't: others than these keys
-    /// must come to it.
+    /// The followers in lanes, as far as they take up room. As long as workers have enough to do they do: to read on would only
+    /// fill the lanes, and what finds no place there is read once more, key by key. If a worker waits for work, or has hot events
+    /// alone to choose from, they don't: others than these keys must come to it.
     fn behind(&self) -> usize {
-        if self.has_idle_workers() { 0 } else { self.lanes.parked() }
+        if self.has_idle_workers() || self.queues.is_cold_empty() { 0 } else { self.lanes.parked() }
     }
 
     pub(crate) fn blocked_keys(&self) -> usize {

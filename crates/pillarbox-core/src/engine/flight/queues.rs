@@ -105,6 +105,11 @@ impl Queues {
         (self.cold.len() + self.solo.len() + behind) * 2 <= self.cold_capacity
     }
 
+    /// Whether nothing that was read waits for a worker.
+    pub(crate) fn is_cold_empty(&self) -> bool {
+        self.cold.is_empty()
+    }
+
     pub(crate) fn depths(&self) -> (usize, usize) {
         (self.hot.len(), self.cold.len() + self.solo.len())
     }

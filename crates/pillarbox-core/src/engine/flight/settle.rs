@@ -1,8 +1,10 @@
 //! The settler's side: what leaves for the table, and how far a new owner may begin.
 
+use std::collections::hash_map::Entry;
+
 use tokio::time::{Duration, Instant};
 
-use super::{Entry, Flight, NOWHERE, State};
+use super::{Flight, NOWHERE, State};
 use crate::{
     domain::{PartitionSet, Seq},
     port::{Batch, Change, HoldChange},
@@ -59,11 +61,11 @@ impl Flight {
                 self.next_due = Some(self.next_due.map_or(due, |next| next.min(due)));
                 put_off = true;
             }
-            let same = |entry: &Entry| entry.epoch == outcome.epoch && entry.state == State::Unsettled;
-            if !self.entries.get(&outcome.seq).is_some_and(same) {
+            let Entry::Occupied(found) = self.entries.entry(outcome.seq) else { continue };
+            if found.get().epoch != outcome.epoch || found.get().state != State::Unsettled {
                 continue;
             }
-            self.entries.remove(&outcome.seq);
+            found.remove();
             let busy = &mut self.busy[usize::from(outcome.partition.0)];
             *busy = busy.saturating_sub(1);
             if self.reading.is_some() {

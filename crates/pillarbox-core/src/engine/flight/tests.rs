@@ -165,6 +165,12 @@ struct Table {
     mark: Option<Seq>,
 }
 
+/// What a read of due rows under way has seen: the holds that keys may be freed by, and the rows.
+struct SeenDue {
+    freed: Vec<Hold>,
+    lines: Vec<(Seq, Line)>,
+}
+
 struct World {
     settings: Settings,
     table: Table,
@@ -180,8 +186,7 @@ struct World {
     paging: Option<Paging>,
     /// A lane that is being fetched, what lies beyond, and what was found.
     fetching: Option<(Fetch, Option<Seq>, Vec<Row>)>,
-    /// The holds that keys may be freed by, and what is due, as a read under way has seen them.
-    due: Option<(Vec<Hold>, Vec<(Seq, Line)>)>,
+    due: Option<SeenDue>,
     /// A question, and what was found once the table was looked at.
     asking: Option<(Ask, Option<Vec<Seq>>)>,
     /// As the memory knows it: the answers so far, or what the table has after a crash.
@@ -580,13 +585,13 @@ impl World {
         let freed = self.table.holds.iter().filter(|(_, held)| held.0 == HoldKind::Overflow);
         let freed = freed.map(|(key, held)| hold(key, *held)).collect();
         let due = self.table.lines.iter().filter(|(_, line)| line.is_pending() && line.when == When::Now);
-        self.due = Some((freed, due.map(|(seq, line)| (*seq, line.clone())).collect()));
+        self.due = Some(SeenDue { freed, lines: due.map(|(seq, line)| (*seq, line.clone())).collect() });
     }
 
     fn end_due(&mut self) {
-        let Some((freed, due)) = self.due.take() else { return };
+        let Some(SeenDue { freed, lines }) = self.due.take() else { return };
         let wanted = |(seq, line): &(Seq, Line)| self.flight.wants(candidate(*seq, line), self.now);
-        let due = due.into_iter().filter(wanted).collect::<Vec<_>>();
+        let due = lines.into_iter().filter(wanted).collect::<Vec<_>>();
         self.flight.freed(&freed, self.now);
         self.place(due.iter().map(|(seq, line)| Row::Event(record(*seq, line))).collect());
         self.flight.end_read();
@@ -876,12 +881,13 @@ fn a_hold_that_is_being_removed_is_not_taken_for_one_that_was_freed() {
 fn a_key_whose_head_dies_while_its_hold_is_read_is_not_taken_for_one_that_was_freed() {
     let die = [Step::Draw, Step::Dead(0)];
     let [end, begin, _] = SETTLE;
+    let died_unsettled = [die[0].clone(), die[1].clone(), begin.clone()];
     let before: [(&[Step], &[Step]); 5] = [
         (&[], &die),
         (&die, &[]),
-        (&die, &[begin.clone()]),
-        (&[die[0].clone(), die[1].clone(), begin.clone()], &[]),
-        (&[die[0].clone(), die[1].clone(), begin], &[end]),
+        (&die, std::slice::from_ref(&begin)),
+        (&died_unsettled, &[]),
+        (&died_unsettled, std::slice::from_ref(&end)),
     ];
     for (before, during) in before {
         let mut world = held();
@@ -1014,6 +1020,22 @@ fn a_lane_is_not_fetched_for_followers_that_no_room_is_left_for() {
     world.play(&Step::Commit(0));
     world.calm();
     assert_eq!(world.waiting(), []);
+}
+
+/// D2: a slow key with followers, while others write all that the other workers do: what was read has its turn, so something
+/// must be read.
+#[test]
+fn followers_take_up_no_room_while_workers_have_hot_events_alone() {
+    let mut world = World::with(Settings { cold_capacity: 8, page_size: 2, lane_capacity: 8, ..settings() });
+    (0..10).for_each(|_| world.flight.set_idle(false));
+    for _ in 0..8 {
+        world.write(Some(0), true);
+    }
+    world.page(8, false);
+    assert_eq!(world.flight.room(), 0, "the head waits for a worker");
+    let (head, signals) = world.flight.draw(world.now);
+    assert!(head.is_some() && signals.reader);
+    assert_eq!(world.flight.room(), 8);
 }
 
 /// To read on while nobody waits for work would only fill the lanes, until keys overflow and are fetched one by one.
