@@ -238,14 +238,15 @@ impl PostgresStore {
 /// Sorts outcomes by kind, without those of stale pairs of partition and epoch.
 fn sort<'a>(outcomes: &'a [Settlement], stale: &[(i16, i64)]) -> Sorted<'a> {
     let mut sorted = Sorted::default();
-    let mut seen = std::collections::BTreeSet::new();
+    // The epoch last seen of each partition: nearly always it is the only one, and a pair that is given twice does no harm.
+    let mut seen = [None; Partition::COUNT];
     for outcome in outcomes {
         let pair = (i16::from(outcome.partition.0), outcome.epoch.0);
         if stale.contains(&pair) {
             sorted.stale += 1;
             continue;
         }
-        if seen.insert(pair) {
+        if seen[usize::from(outcome.partition.0)].replace(outcome.epoch) != Some(outcome.epoch) {
             sorted.partitions.push(pair.0);
             sorted.epochs.push(pair.1);
         }
