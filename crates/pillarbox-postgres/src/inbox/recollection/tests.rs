@@ -59,6 +59,12 @@ impl Place {
         self.run(format!("insert into inbox_seen_{slot} values ('billing', '{message}')")).await;
     }
 
+    /// How many messages stand in a bucket's slot.
+    async fn count(&self, bucket: i64) -> i64 {
+        let count = format!("select count(*) from inbox_seen_{}", slot(bucket));
+        sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(self.store.pool()).await.unwrap()
+    }
+
     /// A reader of the bucket before this one, as it is asked for after enough lookups.
     async fn reader(&self, bucket: i64) -> Reader {
         let buckets = self.inbox.buckets().await.unwrap().unwrap();
@@ -166,9 +172,7 @@ async fn what_is_entered_in_the_bucket_before_after_it_was_read_is_met_in_the_pr
     let turn = late.buckets().await.unwrap().unwrap().micros() * 801;
     *late.0.clock.lock().unwrap() = Some((Timestamp::from_micros(turn + 1_000_000), Instant::now()));
     assert_eq!(place.enter_by(&late, &["m-1", "m-2", "m-3"]).await, [true; 3]);
-    let both = format!("select count(*) from inbox_seen_{} where message like 'm-%'", slot(800));
-    let both: i64 = sqlx::query_scalar(AssertSqlSafe(both)).fetch_one(place.store.pool()).await.unwrap();
-    assert_eq!(both, 3);
+    assert_eq!((place.count(800).await, place.count(801).await), (3, 3));
     assert_eq!(place.enter(&["m-1"]).await, [false]);
     assert_eq!(place.enter(&["m-2", "m-4", "m-3"]).await, [false, true, false]);
     assert_eq!(place.enter_by(&late, &["m-4", "m-5"]).await, [false, true]);
@@ -187,6 +191,52 @@ async fn what_was_recalled_of_a_bucket_is_not_used_after_a_turn() {
     assert_eq!(place.enter(&["m-1"]).await, [false]);
     assert_eq!(place.enter(&["m-0", "m-2", "m-3"]).await, [true, false, true]);
     assert!(!place.recalls(802));
+}
+
+/// I3: by the statements that look at the clock alone, here a bucket earlier than the process believes.
+#[tokio::test]
+async fn a_wrong_guess_of_the_bucket_is_noticed_where_nothing_is_looked_up() {
+    let place = Place::new().await;
+    assert_eq!(place.enter(&["m-1", "m-2", "m-3"]).await, [true; 3]);
+    place.in_the_middle_of(801).await;
+    let buckets = place.inbox.buckets().await.unwrap().unwrap();
+    for (messages, answers) in [(vec!["m-1"], vec![false]), (vec!["m-2", "m-4"], vec![false, true])] {
+        let middle = Timestamp::from_micros(buckets.micros() * 802 + buckets.micros() / 2);
+        *place.inbox.0.clock.lock().unwrap() = Some((middle, Instant::now()));
+        *place.inbox.recollection() = Recollection::default();
+        let mut reader = place.reader(802).await;
+        reader.tell(Reading::Whole(Bloom::new()));
+        reader.is_over = true;
+        assert!(place.recalls(802));
+        assert_eq!(place.enter(&messages).await, answers, "{messages:?}");
+    }
+    assert_eq!(place.count(802).await, 0);
+}
+
+/// I3: its snapshot may be too old to show what it has met.
+#[tokio::test]
+async fn a_transaction_that_has_begun_early_enters_in_both_slots_where_nothing_is_looked_up() {
+    let place = Place::new().await;
+    // The time in which both are written ends in a second.
+    let micros = "(extract(epoch from clock_timestamp()) * 1000000)::bigint";
+    place.run(format!("update inbox_window set bucket_micros = ({micros} - 599000000) / 801")).await;
+    *place.inbox.0.buckets.lock().unwrap() = None;
+    let mut early = place.store.begin().await.unwrap();
+    let buckets = place.inbox.buckets().await.unwrap().unwrap();
+    while !matches!(Reader::new(&place.inbox, buckets, 801, BILLING).read().await.unwrap(), Reading::Whole(_)) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    place.reader(801).await.run().await;
+    assert!(place.recalls(801));
+    assert_eq!(place.enter(&["m-1"]).await, [true]);
+    assert_eq!((place.count(800).await, place.count(801).await), (0, 1));
+    for (messages, answers) in
+        [(vec!["m-1"], vec![false]), (vec!["m-2"], vec![true]), (vec!["m-3", "m-4"], vec![true; 2])]
+    {
+        assert_eq!(place.inbox.enter(&mut early, "billing", &messages).await.unwrap(), answers, "{messages:?}");
+    }
+    place.store.commit(early).await.unwrap();
+    assert_eq!((place.count(800).await, place.count(801).await), (4, 4));
 }
 
 /// I3: and they are counted before they fill the memory.
