@@ -101,6 +101,7 @@ async fn random_ids_are_not_looked_up_any_more_after_the_bucket_before_was_read(
                 break;
             }
             planted += 1;
+            assert!(planted < 2_000, "never read");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert!(planted > 0, "looked up at first");
