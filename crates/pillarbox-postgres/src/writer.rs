@@ -10,7 +10,7 @@
 //! | insert of many | an array for each column | their numbers |
 //! | entering of dedup keys | arrays: keys, ids, windows | those that were entered, each with its event |
 //! | dedup keys that stand | an array of keys | each with its event |
-//! | entering of messages in an inbox | a consumer, an array of messages, numbers, and of many the least and the greatest | a word with a text each |
+//! | entering of messages in an inbox | a consumer, an array of messages, numbers, and of many that are looked up the least and the greatest | a word with a text each |
 
 use std::{
     borrow::Cow,

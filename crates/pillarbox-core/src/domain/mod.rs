@@ -14,6 +14,7 @@ mod key;
 mod node;
 mod partition;
 mod payload;
+pub mod recollection;
 mod retry;
 mod share;
 mod status;

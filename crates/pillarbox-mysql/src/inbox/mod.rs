@@ -7,6 +7,7 @@ mod guard;
 mod highest;
 mod letters;
 mod migrate;
+mod recollection;
 mod seen;
 
 use std::{
@@ -16,13 +17,14 @@ use std::{
 };
 
 use pillarbox_core::{
-    domain::{Timestamp, bucket::Buckets},
+    domain::{Timestamp, bucket::Buckets, recollection::Recollection},
     port::{Marking, StoreError, StoreErrorKind},
 };
 use sqlx::Row as _;
 
 pub(crate) use self::{
-    ahead::Ahead, guard::GuardSql, highest::Highest, letters::LetterSql, migrate::UpkeepSql, seen::SeenSql,
+    ahead::Ahead, guard::GuardSql, highest::Highest, letters::LetterSql, migrate::UpkeepSql,
+    recollection::RecollectionSql, seen::SeenSql,
 };
 use crate::{MySqlStore, connection::Line, error, tables::Names};
 
@@ -60,6 +62,8 @@ pub(crate) struct Inner {
     highest: Highest,
     /// Whether that can be read.
     reads: Ahead,
+    /// What messages were entered there.
+    recollection: Mutex<Recollection>,
     /// Whether batches lie clear of the bucket before.
     pub(crate) ahead: Ahead,
 }
@@ -67,6 +71,7 @@ pub(crate) struct Inner {
 pub(crate) struct Sql {
     pub(crate) guard: GuardSql,
     pub(crate) seen: SeenSql,
+    pub(crate) recollection: RecollectionSql,
     pub(crate) letters: LetterSql,
     pub(crate) upkeep: UpkeepSql,
 }
@@ -97,6 +102,7 @@ impl MySqlInbox {
             sql: Sql {
                 guard: GuardSql::new(&names),
                 seen: SeenSql::new(&names),
+                recollection: RecollectionSql::new(&names),
                 letters: LetterSql::new(&names),
                 upkeep: UpkeepSql::new(&names),
             },
@@ -105,6 +111,7 @@ impl MySqlInbox {
             clock: Mutex::default(),
             highest: Highest::default(),
             reads: Ahead::default(),
+            recollection: Mutex::default(),
             ahead: Ahead::default(),
         }))
     }

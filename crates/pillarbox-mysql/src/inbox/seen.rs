@@ -9,7 +9,8 @@
 //! # Without a lookup
 //! A lookup takes time. But ids that ascend with time, as those of events do, lie beyond everything in the bucket before. What lies
 //! above its [`Highest`](super::Highest) message, in the order of their bytes, which is that of the primary key, is entered row by
-//! row as given, and the statement looks at the clock alone.
+//! row as given, and the statement looks at the clock alone. So is what does not ascend, such as random ids, if the process
+//! [recalls](super::recollection) the bucket before, and that it has none of them.
 //!
 //! # Many messages
 //! To look each of them up takes more time. So the slot before is asked once whether it has any message of the consumer from
@@ -18,8 +19,8 @@
 //! and then so does the other: nobody has to tell the two apart. [`Ahead`](super::Ahead) keeps the tries that fail rare
 //! where ids do not ascend.
 //!
-//! Where they do not, and the bucket before is filled, a hundred lookups by primary key take as long as the insert itself, in
-//! whatever statement they stand: a list of values, a condition for each row and a join were tried.
+//! Where they do not, and the bucket before is filled and not recalled, a hundred lookups by primary key take as long as the
+//! insert itself, in whatever statement they stand: a list of values, a condition for each row and a join were tried.
 //!
 //! The text has as many rows as there are messages, and each text is prepared once for a connection. So there are some
 //! [`SIZES`], and what a size has too many is filled with the last message, which is ignored after the first time.
@@ -36,7 +37,8 @@
 //!   given, which asks for a range, reads the newest state behind a lock at every level.
 //! - What is entered without a lookup lies above all that was in the slot before when its highest message was read, be it
 //!   committed or not, and that was later than [`Buckets::longest`] after the turn. What is entered there after that, by
-//!   one who believes that it is earlier, is entered in the present slot as well, and the two meet there.
+//!   one who believes that it is earlier, is entered in the present slot as well, and the two meet there. The same holds of
+//!   what is not recalled.
 //! - Slots are written in the order of their age, and messages in ascending order. Where transactions still wait in a circle
 //!   the server ends one of them, and that is a conflict, too.
 //!
@@ -75,7 +77,7 @@ struct Slot {
     one: SqlStr,
     /// The same with many.
     many: SqlStr,
-    /// Enters as many as [`SIZES`] has in its place, whatever the slot before has.
+    /// Enters as many as [`SIZES`] has in its place, whatever the slot before has: it has none of them.
     above: [SqlStr; SIZES.len()],
     /// The same, and fails if the slot before has anything between them.
     ahead: [SqlStr; SIZES.len()],
@@ -101,7 +103,7 @@ const IN_TIME: &str = "{micros} div ? = ? and {micros} mod ? >= ?";
 const FITS: &str = "18446744073709551615 + (not ({in_time}{more})) > 0";
 const MICROS: &str = "timestampdiff(microsecond, {epoch}, utc_timestamp(6))";
 /// Before a read that sees what is not committed.
-const DIRTY: &str = "set transaction isolation level read uncommitted";
+pub(super) const DIRTY: &str = "set transaction isolation level read uncommitted";
 /// Of how many rows there are texts: each a quarter more than the one before, or one row. Larger batches are looked up one by
 /// one.
 const SIZES: [usize; 25] =
@@ -112,9 +114,14 @@ const MISSED: u16 = 1690;
 /// The slot was emptied since the transaction's snapshot.
 const EMPTIED: u16 = 1412;
 
+/// [`IN_TIME`] in a statement.
+pub(super) fn in_time() -> String {
+    IN_TIME.replace("{micros}", MICROS)
+}
+
 impl SeenSql {
     pub(crate) fn new(names: &Names) -> Self {
-        let in_time = IN_TIME.replace("{micros}", MICROS);
+        let in_time = in_time();
         let fits_and = |more: &str| FITS.replace("{in_time}", &in_time).replace("{more}", more);
         let fits = fits_and("");
         Self(std::array::from_fn(|slot| {
@@ -293,7 +300,7 @@ impl MySqlInbox {
                 let insert = sqlx::query(sql.before.clone()).bind(call.consumer).bind(call.number).bind(&call.list);
                 bind(insert, fits(0)).execute(&mut *tx).await?.rows_affected()
             }
-            _ if self.is_above(sql, bucket, settled, call).await => {
+            _ if self.is_above(sql, bucket, settled, call).await || self.is_new(buckets, bucket, call) => {
                 let insert = call.as_given(&sql.above[call.place()], settled, &[]);
                 insert.execute(&mut *tx).await?.rows_affected()
             }
@@ -332,6 +339,11 @@ impl MySqlInbox {
             self.0.reads.was_tried(read.is_ok());
         }
         told().unwrap_or(false)
+    }
+
+    /// Whether none of the messages is in the slot before, as far as that is recalled.
+    fn is_new(&self, buckets: Buckets, bucket: i64, call: &Call<'_>) -> bool {
+        call.place() < SIZES.len() && self.recalls_none(buckets, bucket, call.consumer, call.messages)
     }
 
     /// Reads the highest message of the slot before, if the time fits. Others do not wait for that.
@@ -399,7 +411,7 @@ impl MySqlInbox {
     }
 
     /// The database's time, as far as it is known here; by the host's clock at first. Only what to ask for is chosen by it.
-    fn guessed_now(&self) -> Timestamp {
+    pub(super) fn guessed_now(&self) -> Timestamp {
         match *self.0.clock.lock().unwrap_or_else(PoisonError::into_inner) {
             Some((told, at)) => told.saturating_add(at.elapsed()),
             None => SystemTime::now().into(),

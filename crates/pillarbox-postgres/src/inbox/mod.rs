@@ -5,6 +5,7 @@
 mod guard;
 mod letters;
 mod migrate;
+mod recollection;
 mod seen;
 mod text;
 
@@ -15,12 +16,14 @@ use std::{
 };
 
 use pillarbox_core::{
-    domain::{Timestamp, bucket::Buckets},
+    domain::{Timestamp, bucket::Buckets, recollection::Recollection},
     port::{Marking, StoreError, StoreErrorKind},
 };
 use sqlx::Row as _;
 
-pub(crate) use self::{guard::GuardSql, letters::LetterSql, migrate::UpkeepSql, seen::SeenSql};
+pub(crate) use self::{
+    guard::GuardSql, letters::LetterSql, migrate::UpkeepSql, recollection::RecollectionSql, seen::SeenSql,
+};
 use crate::{PostgresStore, connection::Line, error, tables::Names};
 
 /// The consumer's half in the database and the schema of a store. Cheap to clone.
@@ -52,11 +55,14 @@ pub(crate) struct Inner {
     buckets: Mutex<Option<Buckets>>,
     /// The database's time, as it was told last.
     clock: Mutex<Option<(Timestamp, Instant)>>,
+    /// What messages were entered in the bucket before.
+    recollection: Mutex<Recollection>,
 }
 
 pub(crate) struct Sql {
     pub(crate) guard: GuardSql,
     pub(crate) seen: SeenSql,
+    pub(crate) recollection: RecollectionSql,
     pub(crate) letters: LetterSql,
     pub(crate) upkeep: UpkeepSql,
 }
@@ -84,12 +90,14 @@ impl PostgresInbox {
             sql: Sql {
                 guard: GuardSql::new(&names),
                 seen: SeenSql::new(&names),
+                recollection: RecollectionSql::new(&names),
                 letters: LetterSql::new(&names),
                 upkeep: UpkeepSql::new(&names),
             },
             names,
             buckets: Mutex::default(),
             clock: Mutex::default(),
+            recollection: Mutex::default(),
         }))
     }
 

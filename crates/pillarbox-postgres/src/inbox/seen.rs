@@ -6,7 +6,8 @@
 //!
 //! Of many messages each is looked up only if the slot before has anything of the consumer from the least to the greatest of
 //! them, in the order of their bytes, which is that of the primary key. Ids that ascend with time, as those of events do, lie
-//! beyond all of it, and one look tells so.
+//! beyond all of it, and one look tells so. If the process [recalls](super::recollection) the bucket before, and that it has none
+//! of the messages, the statement has no lookup at all.
 //!
 //! # Why two transactions can't both enter a message
 //! - In one bucket they meet at the primary key of its slot: the second waits for the end of the first. After a commit it
@@ -18,6 +19,8 @@
 //!   present one if it was new there: the two meet in the slot before. Whoever begins later sees the first committed, if
 //!   that has kept to the longest time. What counts is when the transaction began, not when it enters: at REPEATABLE READ
 //!   its snapshot may be as old as that. One whose snapshot is older than the two slots reach is refused.
+//! - What is entered without a lookup was not entered in the slot before by anybody who has ended, and those who may still enter it
+//!   there enter it in the present slot as well, where the two meet: see [`recollection`](super::recollection).
 //! - Slots are written in the order of their age, and messages in ascending order, so that no two calls wait in a circle. Several
 //!   calls in one transaction may: PostgreSQL ends one of them, and that is a conflict, too.
 //!
@@ -57,6 +60,10 @@ struct Slot {
     one: SqlStr,
     /// The same with many, which are looked up one by one if it has anything from the least to the greatest of them.
     many: SqlStr,
+    /// Enters one message, whatever the slot before has: it does not have it.
+    new_one: SqlStr,
+    /// The same with many.
+    new_many: SqlStr,
     /// Enters messages in the slot before, and those that were new there in this one.
     turning: SqlStr,
 }
@@ -112,28 +119,34 @@ impl SeenSql {
                 "(select not exists (select 1 from {{seen_{before}}} as near
                 where near.consumer = $1::text and near.message between $6::text and $7::text))"
             );
-            Slot {
-                one: names.statement(&format!(
+            let one = |and: &str| {
+                names.statement(&format!(
                     "{settled}, entered as (
             insert into {{seen_{slot}}} (consumer, message)
             select $1::text, $2::text from clock
-            where fits and {}
+            where fits{and}
             on conflict do nothing returning 1
         )
-        {tell}",
-                    unknown("$2::text")
-                )),
-                many: names.statement(&format!(
+        {tell}"
+                ))
+            };
+            let many = |and: &str| {
+                names.statement(&format!(
                     "{settled}, entered as (
             insert into {{seen_{slot}}} (consumer, message)
             select $1::text, message from {GIVEN}, clock
-            where fits and case when {clear} then true else {} end
+            where fits{and}
             order by message collate \"C\"
             on conflict do nothing returning message
         )
-        {tell_each}",
-                    unknown("given.message")
-                )),
+        {tell_each}"
+                ))
+            };
+            Slot {
+                one: one(&format!(" and {}", unknown("$2::text"))),
+                many: many(&format!(" and case when {clear} then true else {} end", unknown("given.message"))),
+                new_one: one(""),
+                new_many: many(""),
                 turning: names.statement(&format!(
                     "{turning}, before as (
             insert into {{seen_{before}}} (consumer, message)
@@ -153,7 +166,15 @@ impl SeenSql {
     /// Every statement with its name, slot by slot.
     #[cfg(test)]
     pub(crate) fn named(&self) -> Vec<(&'static str, &SqlStr)> {
-        let named = self.0.iter().map(|slot| [("one", &slot.one), ("many", &slot.many), ("turning", &slot.turning)]);
+        let named = self.0.iter().map(|slot| {
+            [
+                ("one", &slot.one),
+                ("many", &slot.many),
+                ("new_one", &slot.new_one),
+                ("new_many", &slot.new_many),
+                ("turning", &slot.turning),
+            ]
+        });
         named.flatten().collect()
     }
 }
@@ -174,22 +195,25 @@ impl PostgresInbox {
             return Ok(Vec::new());
         }
         let buckets = self.buckets().await?.ok_or_else(not_agreed)?;
+        let consumer = kept(consumer);
         let names: Vec<_> = messages.iter().map(|message| kept(message)).collect();
         // Whether the transaction is known to have begun too early for the other statements.
         let mut is_early = false;
         for _ in 0..GUESSES {
             let guess = self.guessed_now();
             let (bucket, is_turning) = (buckets.number(guess), is_early || buckets.overlaps(guess));
+            let is_new = !is_turning && self.recalls_none(buckets, bucket, &consumer, &names);
             let sql = &self.0.sql.seen.0[slot(bucket)];
             let list = || Value::TextArray(names.iter().map(|name| Some(name.as_ref().into())).collect());
             let (sql, given, ends) = match &names[..] {
                 _ if is_turning => (&sql.turning, list(), [None, None]),
-                [name] => (&sql.one, text(name), [None, None]),
+                [name] => (if is_new { &sql.new_one } else { &sql.one }, text(name), [None, None]),
+                _ if is_new => (&sql.new_many, list(), [None, None]),
                 // By their bytes, as the slots are.
                 names => (&sql.many, list(), [names.iter().min(), names.iter().max()]),
             };
             let mut values = vec![
-                Value::Text(Some(kept(consumer))),
+                text(&consumer),
                 given,
                 Value::BigInt(Some(buckets.micros())),
                 Value::BigInt(Some(bucket)),
@@ -223,7 +247,7 @@ impl PostgresInbox {
     }
 
     /// The database's time, as far as it is known here; by the host's clock at first. Only what to ask for is chosen by it.
-    fn guessed_now(&self) -> Timestamp {
+    pub(super) fn guessed_now(&self) -> Timestamp {
         match *self.0.clock.lock().unwrap_or_else(PoisonError::into_inner) {
             Some((told, at)) => told.saturating_add(at.elapsed()),
             None => SystemTime::now().into(),
