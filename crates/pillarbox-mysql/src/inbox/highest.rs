@@ -27,7 +27,11 @@ const CONSUMERS: usize = 1_000;
 impl Highest {
     /// Whether this message of a consumer lies above those of the bucket before this one; `None` if that was not read.
     pub(super) fn is_below(&self, bucket: i64, consumer: &[u8], message: &[u8]) -> Option<bool> {
-        let of = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if bucket < of.bucket {
+            // The clock was set back: to what was read, more is entered.
+            *of = Of::default();
+        }
         let highest = of.messages.get(consumer).filter(|_| of.bucket == bucket)?;
         Some(highest.as_deref().is_none_or(|highest| highest < message))
     }
@@ -65,10 +69,11 @@ mod tests {
     #[test]
     fn of_another_bucket_nothing_is_known() {
         let highest = Highest::default();
-        highest.is(7, b"c", None);
-        for other in [6, 8, 10] {
+        for other in [8, 10, 6] {
+            highest.is(7, b"c", None);
             assert_eq!(highest.is_below(other, b"c", b"m"), None, "{other}");
         }
+        assert_eq!(highest.is_below(7, b"c", b"m"), None, "the clock was set back");
         highest.is(8, b"d", None);
         assert_eq!((highest.is_below(8, b"c", b"m"), highest.is_below(7, b"c", b"m")), (None, None), "left behind");
     }

@@ -6,7 +6,7 @@
 //!
 //! Of many messages each is looked up only if the slot before has anything of the consumer from the least to the greatest of
 //! them, in the order of their bytes, which is that of the primary key. Ids that ascend with time, as those of events do, lie
-//! beyond all of it, and one look tells so. If the process [recalls](super::recollection) the bucket before, and that it has none
+//! beyond all of it, and one look tells so; messages that are not ASCII are looked up. If the process [recalls](super::recollection) the bucket before, and that it has none
 //! of the messages, the statement has no lookup at all.
 //!
 //! # Why two transactions can't both enter a message
@@ -29,6 +29,7 @@
 //! step between: nothing of an entry is outside of the user's transaction.
 
 use std::{
+    borrow::Cow,
     collections::HashSet,
     sync::PoisonError,
     time::{Instant, SystemTime},
@@ -116,7 +117,7 @@ impl SeenSql {
             };
             // Once for all: ids that ascend with time, as those of events do, lie beyond everything in the slot before.
             let clear = format!(
-                "(select not exists (select 1 from {{seen_{before}}} as near
+                "$6::text is not null and (select not exists (select 1 from {{seen_{before}}} as near
                 where near.consumer = $1::text and near.message between $6::text and $7::text))"
             );
             let one = |and: &str| {
@@ -206,11 +207,10 @@ impl PostgresInbox {
             let sql = &self.0.sql.seen.0[slot(bucket)];
             let list = || Value::TextArray(names.iter().map(|name| Some(name.as_ref().into())).collect());
             let (sql, given, ends) = match &names[..] {
-                _ if is_turning => (&sql.turning, list(), [None, None]),
-                [name] => (if is_new { &sql.new_one } else { &sql.one }, text(name), [None, None]),
-                _ if is_new => (&sql.new_many, list(), [None, None]),
-                // By their bytes, as the slots are.
-                names => (&sql.many, list(), [names.iter().min(), names.iter().max()]),
+                _ if is_turning => (&sql.turning, list(), None),
+                [name] => (if is_new { &sql.new_one } else { &sql.one }, text(name), None),
+                _ if is_new => (&sql.new_many, list(), None),
+                names => (&sql.many, list(), Some(ends(names))),
             };
             let mut values = vec![
                 text(&consumer),
@@ -219,7 +219,7 @@ impl PostgresInbox {
                 Value::BigInt(Some(bucket)),
                 Value::BigInt(Some(micros(buckets.longest()))),
             ];
-            values.extend(ends.into_iter().flatten().map(|end| text(end)));
+            values.extend(ends.into_iter().flatten().map(|end| Value::Text(end.map(Into::into))));
             let answer = tx.pairs(self.0.store.statement(sql), values).await?;
             let told = answer.iter().find(|(word, _)| word != ENTERED);
             let (word, now) = told.ok_or_else(|| misunderstood("an answer without the time"))?;
@@ -252,6 +252,16 @@ impl PostgresInbox {
             Some((told, at)) => told.saturating_add(at.elapsed()),
             None => SystemTime::now().into(),
         }
+    }
+}
+
+/// The least and the greatest of some messages by their bytes, as the slots are ordered. The bytes are those of the server's
+/// encoding: of ASCII they are the same in all of them, and of other messages the ends can't be told here.
+fn ends<'a>(names: &'a [Cow<'_, str>]) -> [Option<&'a str>; 2] {
+    if names.iter().all(|name| name.is_ascii()) {
+        [names.iter().min(), names.iter().max()].map(|end| end.map(|name| &**name))
+    } else {
+        [None, None]
     }
 }
 

@@ -23,7 +23,12 @@ impl Place {
     /// In the middle of bucket 800.
     async fn new() -> Self {
         let database = Shared::Postgres.database();
-        let store = PostgresStore::open(database.url()).unwrap();
+        let url = database.url();
+        Self::at(&url, database).await
+    }
+
+    async fn at(url: &str, database: Database) -> Self {
+        let store = PostgresStore::open(url).unwrap();
         let place = Self { inbox: PostgresInbox::new(&store), store, _database: database };
         place.inbox.migrate().await.unwrap();
         place.inbox.agree(Duration::from_hours(24)).await.unwrap();
@@ -287,4 +292,24 @@ async fn a_reader_that_is_cut_off_leaves_the_bucket_to_another() {
     let reader = Reader::new(&place.inbox, place.inbox.buckets().await.unwrap().unwrap(), 800, BILLING);
     drop(place);
     assert!(matches!(reader.read().await, Ok(Reading::Failed)));
+}
+
+/// I3: where bytes are in another order than those of UTF-8.
+#[tokio::test]
+async fn messages_are_found_again_in_a_database_of_another_encoding() {
+    let database = Shared::Postgres.database();
+    let url = format!("{}_koi8", database.url());
+    let (_, name) = url.rsplit_once('/').unwrap();
+    let store = PostgresStore::open(database.url()).unwrap();
+    let create = format!("create database {name} encoding 'KOI8R' lc_collate 'C' lc_ctype 'C' template template0");
+    sqlx::raw_sql(AssertSqlSafe(create)).execute(store.pool()).await.unwrap();
+    let place = Place::at(&url, database).await;
+    // In KOI8-R the first letter of the alphabet comes after the last but one.
+    let messages = ["\u{430}-1", "\u{44e}-1"];
+    assert_eq!(place.enter(&messages).await, [true; 2]);
+    place.in_the_middle_of(801).await;
+    assert_eq!(place.enter(&messages).await, [false; 2]);
+    assert_eq!(place.enter(&["\u{430}-1", "\u{431}-1", "a"]).await, [false, true, true]);
+    place.store.pool().close().await;
+    sqlx::raw_sql(AssertSqlSafe(format!("drop database {name} with (force)"))).execute(store.pool()).await.unwrap();
 }
