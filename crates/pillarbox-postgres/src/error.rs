@@ -32,6 +32,18 @@ pub(crate) fn unreadable(what: impl std::fmt::Display) -> StoreError {
     )
 }
 
+/// Whether the connection is lost.
+pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Database(database) => {
+            let state = database.code().unwrap_or_default();
+            state.starts_with("08") || ["57P01", "57P02", "57P05", "25P03"].contains(&&*state)
+        }
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => true,
+        _ => false,
+    }
+}
+
 /// Whether a unique index refused a row.
 pub(crate) fn is_duplicate(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation)

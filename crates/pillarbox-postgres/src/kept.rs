@@ -38,8 +38,6 @@ struct Waiting {
 pub(crate) struct Lent {
     pub(crate) connection: PoolConnection<Postgres>,
     acquired: Instant,
-    /// Whether it was kept, and nobody has asked since whether it lives.
-    pub(crate) kept: bool,
 }
 
 impl Kept {
@@ -52,12 +50,8 @@ impl Kept {
         if let Some(waiting) = self.slots(|slots| slots.waiting.pop()) {
             return Ok(waiting.lent);
         }
-        Self::from_pool(pool).await
-    }
-
-    pub(crate) async fn from_pool(pool: &PgPool) -> Result<Lent, sqlx::Error> {
         let connection = pool.acquire().await?;
-        Ok(Lent { connection, acquired: Instant::now(), kept: false })
+        Ok(Lent { connection, acquired: Instant::now() })
     }
 
     /// Keeps a connection whose transaction has just ended, unless others may be waiting for it.
@@ -68,7 +62,7 @@ impl Kept {
         }
         let now = Instant::now();
         let unwatched = self.slots(|slots| {
-            slots.waiting.push(Waiting { lent: Lent { kept: true, ..lent }, since: now });
+            slots.waiting.push(Waiting { lent, since: now });
             !std::mem::replace(&mut slots.watched, true)
         });
         if unwatched {

@@ -44,6 +44,23 @@ macro_rules! waiting {
     };
 }
 
+/// The pending events of a key, from a number on. As ranges of pairs, because by them no other index than that of the keys is of
+/// any use: where nearly all events have one key, an equal key looks so common to the planner that it would go along the
+/// primary key, and read them all to find those of another.
+macro_rules! of_key {
+    ($key:literal, $from:literal, $end:literal) => {
+        concat!(
+            "pending.event_key is not null and pending.status in ('NEW', 'RETRY')
+            and (pending.event_key, pending.seq) >= (",
+            $key,
+            ", ",
+            $from,
+            ") and (pending.event_key, pending.seq) ",
+            $end
+        )
+    };
+}
+
 statements!(ReadSql {
     /// By primary key.
     page: concat!(
@@ -88,10 +105,12 @@ statements!(ReadSql {
             and available_at <= $1 and (available_at, seq) > ($2, $3) and get_bit($4::bytea, partition) = 1
         order by available_at, seq limit $5",
     /// By the key index.
-    lane: "select {columns} from {event}
-        where event_key = $1 and seq >= $2 and partition = $3 and status in ('NEW', 'RETRY')
-            and (available_at is null or available_at <= {now})
-        order by seq limit $4",
+    lane: concat!(
+        "select {columns} from {event} as pending where ",
+        of_key!("$1::text", "$2::bigint", "<= ($1::text, 9223372036854775807)"),
+        " and partition = $3 and (available_at is null or available_at <= {now})
+        order by event_key, seq limit $4"
+    ),
     /// By primary key.
     rows: "select {columns} from {event}
         where seq = any($1) and status in ('NEW', 'RETRY') and (available_at is null or available_at <= {now})
@@ -107,7 +126,8 @@ statements!(ReadSql {
         order by seq",
     /// Above the mark by primary key, below it by the due index and the holds; whether a key has an earlier row, by
     /// the key index. A delayed row holds back nothing before it is due.
-    oldest: "select seq from (
+    oldest: concat!(
+        "select seq from (
             select seq, event_key from {event}
             where seq > $1 and status in ('NEW', 'RETRY') and get_bit($2::bytea, partition) = 1
                 and (available_at is null or available_at <= {now})
@@ -116,17 +136,17 @@ statements!(ReadSql {
             where available_at is not null and status in ('NEW', 'RETRY') and available_at <= {now}
                 and get_bit($2::bytea, partition) = 1
             union
-            select (select min(seq) from {event}
-                    where event_key is not null and status in ('NEW', 'RETRY') and event_key = name
-                        and seq >= from_seq and (available_at is null or available_at <= {now})), name
+            select (select seq from {event} as pending where ",
+        of_key!("name", "from_seq", "<= (name, 9223372036854775807)"),
+        " and (available_at is null or available_at <= {now}) order by event_key, seq limit 1), name
             from {hold} where kind = 'OVERFLOW' and get_bit($2::bytea, partition) = 1
         ) as found
-        where seq is not null and (event_key is null or not exists (
-            select 1 from {event} as earlier
-            where earlier.event_key is not null and earlier.status in ('NEW', 'RETRY')
-                and earlier.event_key = found.event_key and earlier.seq < found.seq
-                and (earlier.status = 'RETRY' or earlier.available_at is null or earlier.available_at <= {now})))
-        order by seq limit $3",
+        where seq is not null and (event_key is null or (select pending.seq from {event} as pending where ",
+        of_key!("found.event_key", "0", "< (found.event_key, found.seq)"),
+        " and (pending.status = 'RETRY' or pending.available_at is null or pending.available_at <= {now})
+            order by pending.event_key, pending.seq limit 1) is null)
+        order by seq limit $3"
+    ),
     /// Above the mark by primary key, below it by the due index.
     newest: "select seq from (
             (select seq from {event}

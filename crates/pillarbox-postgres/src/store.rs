@@ -4,7 +4,7 @@ use std::{fmt, future::Future, str::FromStr, sync::Arc, time::Duration};
 
 use pillarbox_core::port::{StoreError, StoreErrorKind};
 use sqlx::{
-    ConnectOptions as _, PgPool, Postgres, SqlStr,
+    ConnectOptions as _, Connection as _, PgPool, Postgres, SqlStr,
     postgres::{PgArguments, PgConnectOptions, PgPoolOptions},
     query::Query,
 };
@@ -17,6 +17,9 @@ use crate::{
 /// An outbox in a PostgreSQL database. Cheap to clone.
 #[derive(Clone)]
 pub struct PostgresStore(pub(crate) Arc<Inner>);
+
+/// After so long, a pooled connection is asked whether it lives.
+const RESTED: Duration = Duration::from_secs(1);
 
 /// How a store is opened.
 ///
@@ -138,7 +141,16 @@ impl Options {
         let pool = PgPoolOptions::new()
             .max_connections(self.pool_size.max(1))
             .acquire_timeout(self.answer_within)
+            // A round trip beside the three of a small transaction: only for those that have rested.
             .test_before_acquire(false)
+            .before_acquire(|connection, meta| {
+                Box::pin(async move {
+                    if meta.idle_for >= RESTED {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
             .connect_lazy_with(connect.clone());
         self.assemble(pool, &connect)
     }

@@ -40,23 +40,23 @@ impl PostgresTransaction {
         statement: Option<&'static str>,
         works: bool,
     ) -> Result<Self, StoreError> {
-        let lent = kept.take(pool).await.map_err(error::of)?;
-        match Self::begin_on(lent, statement, works).await {
-            // It may have died while it was kept; the pool asks its own before it hands them out.
-            Err((_, true)) => {
-                let lent = Kept::from_pool(pool).await.map_err(error::of)?;
-                Self::begin_on(lent, statement, works).await.map_err(|(error, _)| error::of(error))
+        // One that was used a moment ago gives no sign of life first. If the server has ended it since, nothing has begun, and
+        // the next one is taken; others may have been lost with it.
+        for _ in 0..pool.size() {
+            let lent = kept.take(pool).await.map_err(error::of)?;
+            match Self::begin_on(lent, statement, works).await {
+                Err(error) if error::is_lost(&error) => {}
+                begun => return begun.map_err(error::of),
             }
-            begun => begun.map_err(|(error, _)| error::of(error)),
         }
+        let lent = kept.take(pool).await.map_err(error::of)?;
+        Self::begin_on(lent, statement, works).await.map_err(error::of)
     }
 
-    async fn begin_on(lent: Lent, statement: Option<&'static str>, works: bool) -> Result<Self, (sqlx::Error, bool)> {
-        let kept = lent.kept;
+    async fn begin_on(lent: Lent, statement: Option<&'static str>, works: bool) -> Result<Self, sqlx::Error> {
         // Ours from here on: a begin that is cut off is noticed when it is dropped.
         let mut tx = Self { lent: Some(lent), doubtful: false, works };
-        let begun = PgTransactionManager::begin(tx.connection(), statement.map(SqlStr::from_static)).await;
-        begun.map_err(|error| (error, kept))?;
+        PgTransactionManager::begin(tx.connection(), statement.map(SqlStr::from_static)).await?;
         Ok(tx)
     }
 

@@ -96,7 +96,8 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, reads: AtomicBool::new(false) }
+        // Before its first look it may be the only one that can tell: if it is stopped by then, it does.
+        Self { shared, reads: AtomicBool::new(true) }
     }
 
     /// Samples on schedule until `stop`. Not at once: a node that has just joined has events to deliver, which is more urgent than

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use pillarbox_core::port::TransactStore as _;
+use pillarbox_core::port::{TransactStore as _, WriteStore as _};
 use pillarbox_postgres::{Options, PostgresStore};
 
-use crate::support::{Outbox, number_in};
+use crate::support::{Outbox, event, new_row, number_in};
 
 const SESSION: &str = "select pg_backend_pid()::bigint";
 
@@ -59,6 +59,21 @@ async fn a_session_that_ended_while_it_was_kept_is_replaced_unnoticed() {
         assert!(end.fetch_one(&mut operator).await.unwrap());
         assert_ne!(session_of_next(&store).await, first);
     }
+}
+
+/// D11: they were used a moment ago, and nobody asks whether they live.
+#[tokio::test]
+async fn a_transaction_begins_though_the_pooled_connections_were_killed() {
+    let outbox = Outbox::new().await;
+    let store = outbox.another(Options::new());
+    let (one, other) = (store.pool().acquire().await.unwrap(), store.pool().acquire().await.unwrap());
+    drop((one, other));
+    idle_in_pool(&store, 2).await;
+    outbox.kill_sessions();
+    let mut tx = store.begin().await.unwrap();
+    store.insert(&mut tx, &[new_row(event())]).await.unwrap();
+    store.commit(tx).await.unwrap();
+    assert_eq!(outbox.number("select count(*) from outbox_event").await, 1);
 }
 
 #[tokio::test]
