@@ -76,19 +76,19 @@ statements!(OwnSql {
 
 impl OwnStore for MySqlStore {
     fn join<'a>(&'a self, joining: &'a Joining) -> BoxFuture<'a, Result<Lease, StoreError>> {
-        Box::pin(retried(move || self.enter_node(joining)))
+        Box::pin(self.within(retried(move || self.enter_node(joining))))
     }
 
     fn renew<'a>(&'a self, lease: &'a Lease, ttl: Duration) -> BoxFuture<'a, Result<Option<Renewal>, StoreError>> {
-        Box::pin(retried(move || self.renew_lease(lease, ttl)))
+        Box::pin(self.within(retried(move || self.renew_lease(lease, ttl))))
     }
 
     fn publish<'a>(&'a self, lease: &'a Lease, routes: &'a [String]) -> BoxFuture<'a, Result<Option<()>, StoreError>> {
-        Box::pin(retried(move || self.publish_routes(lease, routes)))
+        Box::pin(self.within(retried(move || self.publish_routes(lease, routes))))
     }
 
     fn expel<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Option<Vec<NodeId>>, StoreError>> {
-        Box::pin(retried(move || self.expel_lapsed(lease)))
+        Box::pin(self.within(retried(move || self.expel_lapsed(lease))))
     }
 
     fn take<'a>(
@@ -96,7 +96,7 @@ impl OwnStore for MySqlStore {
         lease: &'a Lease,
         partitions: PartitionSet,
     ) -> BoxFuture<'a, Result<Option<Vec<Taken>>, StoreError>> {
-        Box::pin(retried(move || self.take_free(lease, partitions)))
+        Box::pin(self.within(retried(move || self.take_free(lease, partitions))))
     }
 
     fn release<'a>(
@@ -105,11 +105,11 @@ impl OwnStore for MySqlStore {
         partitions: &'a [Released],
         mark: Seq,
     ) -> BoxFuture<'a, Result<Option<()>, StoreError>> {
-        Box::pin(retried(move || self.give_up(lease, partitions, mark)))
+        Box::pin(self.within(retried(move || self.give_up(lease, partitions, mark))))
     }
 
     fn leave<'a>(&'a self, lease: &'a Lease, mark: Option<Seq>) -> BoxFuture<'a, Result<Option<()>, StoreError>> {
-        Box::pin(retried(move || self.end_lease(lease, mark)))
+        Box::pin(self.within(retried(move || self.end_lease(lease, mark))))
     }
 }
 

@@ -124,12 +124,12 @@ const CHUNK: (usize, usize) = (64, 4_096);
 
 impl ReadStore for MySqlStore {
     fn page<'a>(&'a self, scan: Scan<'a>, pick: &'a mut dyn Pick) -> BoxFuture<'a, Result<Page, StoreError>> {
-        Box::pin(async move {
+        Box::pin(self.within(async move {
             let mut entered = self.0.pages.enter().await?;
             let page = self.read_page(&mut entered, &scan, pick).await.map_err(error::of)?;
             entered.done();
             Ok(page)
-        })
+        }))
     }
 
     fn due<'a>(
@@ -138,13 +138,13 @@ impl ReadStore for MySqlStore {
         limit: usize,
         pick: &'a mut dyn Pick,
     ) -> BoxFuture<'a, Result<Due, StoreError>> {
-        Box::pin(async move {
+        Box::pin(self.within(async move {
             // Not that of the lanes, which others wait for: a reader asks for pages and for what is due in turn.
             let mut entered = self.0.pages.enter().await?;
             let due = self.read_due(&mut entered, partitions, limit, pick).await.map_err(error::of)?;
             entered.done();
             Ok(due)
-        })
+        }))
     }
 
     fn lane<'a>(
@@ -154,7 +154,7 @@ impl ReadStore for MySqlStore {
         from: Seq,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<Row>, StoreError>> {
-        Box::pin(async move {
+        Box::pin(self.within(async move {
             let mut entered = self.0.seeks.enter().await?;
             let rows = sqlx::query(self.0.sql.read.lane.clone())
                 .bind(key.as_str())
@@ -167,11 +167,11 @@ impl ReadStore for MySqlStore {
                 .map_err(error::of)?;
             entered.done();
             row::decode_all(&rows).map_err(error::of)
-        })
+        }))
     }
 
     fn rows<'a>(&'a self, seqs: &'a [Seq]) -> BoxFuture<'a, Result<Vec<Row>, StoreError>> {
-        Box::pin(async move {
+        Box::pin(self.within(async move {
             if seqs.is_empty() {
                 return Ok(Vec::new());
             }
@@ -183,11 +183,11 @@ impl ReadStore for MySqlStore {
                 .map_err(error::of)?;
             entered.done();
             sorted(&rows).map_err(error::of)
-        })
+        }))
     }
 
     fn recall<'a>(&'a self, taken: &'a [Taken]) -> BoxFuture<'a, Result<Recall, StoreError>> {
-        Box::pin(async move {
+        Box::pin(self.within(async move {
             if taken.is_empty() {
                 return Ok(Recall::default());
             }
@@ -195,15 +195,15 @@ impl ReadStore for MySqlStore {
             let recall = self.read_recall(&mut entered, taken).await.map_err(error::of)?;
             entered.done();
             Ok(recall)
-        })
+        }))
     }
 
     fn start<'a>(&'a self, lease: &'a Lease, seq: Seq) -> BoxFuture<'a, Result<Option<u32>, StoreError>> {
-        Box::pin(self.count_start(lease, seq))
+        Box::pin(self.within(self.count_start(lease, seq)))
     }
 
     fn settle<'a>(&'a self, lease: &'a Lease, batch: &'a Batch) -> BoxFuture<'a, Result<Settled, StoreError>> {
-        Box::pin(self.settle_batch(lease, batch))
+        Box::pin(self.within(self.settle_batch(lease, batch)))
     }
 }
 

@@ -47,6 +47,7 @@ pub struct Options {
     pub(crate) prefix: String,
     pub(crate) schema: Option<String>,
     pool_size: u32,
+    answer_within: Duration,
     longest_write_transaction: Duration,
     sweep_every: Duration,
     log_statements: bool,
@@ -61,6 +62,7 @@ pub(crate) struct Inner {
     pub(crate) lease: Line,
     pub(crate) pages: Line,
     pub(crate) seeks: Line,
+    answer_within: Duration,
     /// `max_allowed_packet`.
     pub(crate) packet: OnceLock<usize>,
     pub(crate) water: Mutex<Water>,
@@ -92,6 +94,7 @@ impl Options {
             prefix: Names::DEFAULT.into(),
             schema: None,
             pool_size: 4,
+            answer_within: Duration::from_secs(30),
             longest_write_transaction: Duration::from_mins(5),
             sweep_every: Duration::from_mins(10),
             log_statements: false,
@@ -116,6 +119,14 @@ impl Options {
     #[must_use]
     pub fn pool_size(mut self, connections: u32) -> Self {
         self.pool_size = connections;
+        self
+    }
+
+    /// Sets how long the store's own calls wait for the database before they give up the connection: a server that
+    /// vanished without a word must not be waited for. Default: 30 seconds.
+    #[must_use]
+    pub fn answer_within(mut self, limit: Duration) -> Self {
+        self.answer_within = limit;
         self
     }
 
@@ -210,6 +221,7 @@ impl Options {
             lease: line(Isolation::ReadCommitted),
             pages: line(Isolation::Snapshot),
             seeks: line(Isolation::ReadCommitted),
+            answer_within: self.answer_within,
             packet: OnceLock::new(),
             water: Mutex::new(Water::new(self.longest_write_transaction)),
             sweeps: Mutex::new(Sweeps::new(self.sweep_every)),
@@ -247,6 +259,14 @@ impl MySqlStore {
     /// The prefix of the table names.
     pub fn prefix(&self) -> &str {
         self.0.names.prefix()
+    }
+
+    /// Gives up a call that the database does not answer in time.
+    pub(crate) async fn within<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        match tokio::time::timeout(self.0.answer_within, call).await {
+            Ok(answer) => answer,
+            Err(_) => Err(StoreError::new(StoreErrorKind::Unavailable, "the database did not answer in time")),
+        }
     }
 
     /// Checks what the outbox needs of the server's settings.

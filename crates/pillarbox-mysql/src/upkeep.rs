@@ -35,11 +35,11 @@ impl UpkeepStore for MySqlStore {
     }
 
     fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(self.check_version())
+        Box::pin(self.within(self.check_version()))
     }
 
     fn purge<'a>(&'a self, request: PurgeRequest<'a>) -> BoxFuture<'a, Result<Purged, StoreError>> {
-        Box::pin(retried(move || self.purge_once(request)))
+        Box::pin(self.within(retried(move || self.purge_once(request))))
     }
 }
 

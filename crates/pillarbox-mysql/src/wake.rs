@@ -34,7 +34,7 @@ impl WakeStore for MySqlStore {
         Box::pin(async {
             let mut seen = self.0.seen.lock().await;
             loop {
-                let newest = self.newest().await?;
+                let newest = self.within(self.newest()).await?;
                 // The first call returns at once: what was committed before it is not known.
                 if seen.replace(newest) != Some(newest) {
                     return Ok(());
@@ -48,7 +48,7 @@ impl WakeStore for MySqlStore {
         Box::pin(async {
             let mut seen = self.0.seen_fleet.lock().await;
             loop {
-                let fleet = self.fleet().await?;
+                let fleet = self.within(self.fleet()).await?;
                 // Who begins to wait has just looked around.
                 if seen.replace(fleet.clone()).is_some_and(|before| before != fleet) {
                     return Ok(());

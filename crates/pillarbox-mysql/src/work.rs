@@ -40,11 +40,11 @@ impl SettleStore for MySqlStore {
     }
 
     fn keep<'a>(&'a self, tx: &'a mut Transaction<'static, MySql>) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(run(tx, KEEP))
+        Box::pin(self.within(run(tx, KEEP)))
     }
 
     fn undo<'a>(&'a self, tx: &'a mut Transaction<'static, MySql>) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(run(tx, UNDO))
+        Box::pin(self.within(run(tx, UNDO)))
     }
 
     fn settle_in<'a>(
@@ -53,22 +53,22 @@ impl SettleStore for MySqlStore {
         lease: &'a Lease,
         batch: &'a Batch,
     ) -> BoxFuture<'a, Result<Settled, StoreError>> {
-        Box::pin(async move {
+        Box::pin(self.within(async move {
             run(tx, HURRY).await?;
             if !self.in_force(tx, lease).await? {
                 return Ok(Settled::Fenced);
             }
             let stale = self.settle_behind_fence(tx, lease, batch).await?;
             Ok(Settled::Applied { stale })
-        })
+        }))
     }
 
     fn unsettled<'a>(&'a self, seqs: &'a [Seq]) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
-        Box::pin(retried(move || async move {
+        Box::pin(self.within(retried(move || async move {
             let mut tx = self.0.settles.begin().await?;
             let pending = locked(&mut tx, &self.0.sql.settle.dying, seqs).await.map_err(error::of)?;
             tx.rollback().await?;
             Ok(pending)
-        }))
+        })))
     }
 }

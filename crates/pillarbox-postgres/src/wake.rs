@@ -51,13 +51,15 @@ impl Listening {
         }
     }
 
-    /// A pool of one, since a listener wants a pool.
+    /// A pool of one, since a listener wants a pool. Nobody comes after it: its connection is closed, and not tried once more,
+    /// which would warn of each one that was lost.
     fn pool(&self) -> PgPool {
         PgPoolOptions::new()
             .max_connections(1)
             .max_lifetime(None)
             .idle_timeout(None)
             .acquire_timeout(self.connect_within)
+            .after_release(|_, _| Box::pin(async { Ok(false) }))
             .connect_lazy_with(self.options.clone())
     }
 

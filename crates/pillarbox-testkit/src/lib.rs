@@ -10,6 +10,7 @@
 //! - `servers`, with the feature of this name: real database servers, and a proxy that breaks connections.
 //! - `processes`, with the feature of this name: several processes on one database, and what ends them.
 //! - [`proof`] reads what was committed and what was delivered, and says what is wrong.
+//! - `silence`, with the feature `processes`: a database that does not answer any more.
 //! - `told`, with the same feature: what errors and logs tell, for tests of what they must not.
 //! - [`simulation`] runs the engine through thousands of schedules, in virtual time, and asks the proof about each.
 //! - [`conformance`](mod@conformance) is the exam: a backend runs it with one line.
@@ -33,6 +34,8 @@ pub mod probe;
 #[cfg(feature = "processes")]
 pub mod processes;
 pub mod proof;
+#[cfg(feature = "processes")]
+pub mod silence;
 pub mod simulation;
 #[cfg(feature = "servers")]
 pub mod sinks;

@@ -10,7 +10,7 @@ use pillarbox_core::{domain::PartitionSet, new_id};
 use pillarbox_mysql::{MySqlStore, Options};
 use pillarbox_testkit::{
     servers::{Proxy, Shared, login},
-    told,
+    silence, told,
 };
 use sqlx::{Executor as _, MySqlConnection, MySqlPool, Row as _};
 use tokio::task::JoinHandle;
@@ -198,6 +198,15 @@ async fn no_log_tells_the_password() {
     let log = told::in_trouble(store, &proxy).await;
     assert!(log.contains("insert into"), "the driver's words are missing: {log}");
     assert!(!log.contains(login::USER.password), "{log}");
+}
+
+#[tokio::test]
+async fn a_database_that_falls_silent_is_outlived() {
+    let outbox = Outbox::new(Shared::MariaDb).await;
+    let url = outbox.database.url();
+    let proxy = Proxy::to_url(&url).unwrap();
+    let store = Options::new().answer_within(Duration::from_secs(1)).open(proxy.url(&url)).await.unwrap();
+    silence::is_outlived(store, outbox.store.clone(), &proxy).await;
 }
 
 async fn a_full_pool_is_unavailable(server: Shared) {

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use pillarbox_core::Outbox as Engine;
 use pillarbox_core::domain::{Key, Partition};
 use pillarbox_core::port::{Position, Row, StoreErrorKind, UpkeepStore as _};
 use pillarbox_mysql::{MySqlStore, Options, VERSION};
-use pillarbox_testkit::servers::{Shared, login};
+use pillarbox_testkit::{
+    Probe,
+    servers::{Shared, login},
+};
 use sqlx::Executor as _;
 
 use crate::support::{Outbox, event, keyed, on_each_server, page};
@@ -18,6 +22,7 @@ on_each_server!(
     two_prefixes_share_a_database,
     the_tables_may_be_in_another_database,
     hostile_names_are_refused,
+    events_written_with_the_client_are_delivered_and_those_of_a_key_in_order,
     a_plain_insert_by_hand_is_an_event,
     an_event_with_a_key_needs_the_partition_of_its_key,
     the_partition_of_a_key_is_the_same_everywhere,
@@ -130,6 +135,32 @@ async fn hostile_names_are_refused(server: Shared) {
         let refused = options.open(database.url()).await.unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::Rejected);
     }
+}
+
+/// W8: as the page of the tables shows it.
+async fn events_written_with_the_client_are_delivered_and_those_of_a_key_in_order(server: Shared) {
+    let outbox = Outbox::new(server).await;
+    let probe = Probe::new();
+    let engine = Engine::multi_node(outbox.another().await).route("Placed", probe.handler()).start().await.unwrap();
+    for n in 0..10 {
+        let transaction = format!(
+            "start transaction;
+            insert into outbox_event (event_type, payload) values ('Placed', '{n}');
+            insert into outbox_event (event_type, payload, event_key, `partition`)
+                values ('Placed', '{n}', 'order-7', outbox_partition_of('order-7'));
+            commit"
+        );
+        outbox.database.run(&transaction).unwrap();
+    }
+    outbox
+        .database
+        .run("start transaction; insert into outbox_event (event_type, payload) values ('Placed', '10'); rollback")
+        .unwrap();
+    probe.wait_for(20).await;
+    engine.shutdown().await;
+    assert_eq!(outbox.number("select count(*) from outbox_event where status = 'DONE'").await, 20);
+    probe.assert_in_order_per_key();
+    assert_eq!(probe.log().begun(), 20);
 }
 
 async fn a_plain_insert_by_hand_is_an_event(server: Shared) {

@@ -10,7 +10,7 @@ use pillarbox_core::port::{
 use pillarbox_postgres::{Options, PostgresStore};
 use pillarbox_testkit::{
     servers::{Proxy, Shared, login},
-    told,
+    silence, told,
 };
 
 use crate::support::{MINUTE, Outbox, event, new_row, outcome, owner, page, run_in, settle};
@@ -139,6 +139,15 @@ async fn no_log_tells_the_password() {
     let log = told::in_trouble(store, &proxy).await;
     assert!(log.contains("insert into"), "the driver's words are missing: {log}");
     assert!(!log.contains(login::USER.password), "{log}");
+}
+
+#[tokio::test]
+async fn a_database_that_falls_silent_is_outlived() {
+    let outbox = Outbox::new().await;
+    let url = outbox.database.url();
+    let proxy = Proxy::to_url(&url).unwrap();
+    let store = Options::new().answer_within(Duration::from_secs(1)).open(proxy.url(&url)).unwrap();
+    silence::is_outlived(store, outbox.store.clone(), &proxy).await;
 }
 
 #[tokio::test]

@@ -2,48 +2,87 @@
 
 use std::{sync::Arc, time::Duration};
 
-use pillarbox_core::domain::{NodeId, Seq};
+use pillarbox_core::domain::{NodeId, PartitionSet, Seq};
 use pillarbox_core::port::{Batch, Change, OwnStore as _, Position, ReadStore as _, Settled, UpkeepStore as _};
 use pillarbox_core::port::{PurgeRequest, PurgeScope, Purged};
+use pillarbox_testkit::servers::Shared;
+use sqlx::PgConnection;
 
 use crate::support::{MINUTE, Outbox, event, join, outcome, owner, run_in, settle};
 
+const SERVERS: [Shared; 2] = [Shared::Postgres, Shared::PostgresNewest];
+
 const LAPSE: &str = "update outbox_instance set until = clock_timestamp() - interval '1 second' where id = 'old'";
 
-#[tokio::test]
-async fn an_expulsion_comes_after_the_settle_that_holds_the_lease_and_waits_for_nobody() {
-    let outbox = Arc::new(Outbox::new().await);
-    owner(&outbox, "old").await;
-    let new = join(&outbox, "new").await;
-    // As far as a settle has come when it is stopped before its commit.
-    let mut settling = outbox.session().await;
-    run_in(&mut settling, "begin; select 1 from outbox_instance where id = 'old' for key share").await;
-    outbox.run(LAPSE).await;
-    assert_eq!(outbox.expel(&new).await.unwrap(), Some(Vec::new()));
-    assert_eq!(outbox.number("select count(*) from outbox_partition where owner = 'old'").await, 256);
-    run_in(&mut settling, "commit").await;
-    assert_eq!(outbox.expel(&new).await.unwrap(), Some(vec![NodeId::new("old")]));
-    assert_eq!(outbox.number("select count(*) from outbox_partition where owner is null").await, 256);
+/// What a settle does, by hand, so that it can be stopped.
+const SETTLE: [&str; 3] = [
+    "select 1 from outbox_instance where id = 'old' for key share",
+    "update outbox_mark set mark = 1",
+    "update outbox_event set status = 'DONE', done_at = clock_timestamp() where seq = 1",
+];
+
+/// And what an expulsion does.
+const EXPEL: [&str; 3] = [
+    "select 1 from outbox_instance where id = 'old' for update",
+    "update outbox_partition set owner = null, epoch = epoch + 1 where owner = 'old'",
+    "delete from outbox_instance where id = 'old'",
+];
+
+/// A transaction that has come so far.
+async fn stopped_after(outbox: &Outbox, steps: &[&'static str]) -> PgConnection {
+    let mut session = outbox.session().await;
+    run_in(&mut session, "begin").await;
+    for step in steps {
+        run_in(&mut session, step).await;
+    }
+    session
 }
 
 #[tokio::test]
-async fn a_settle_that_waited_for_an_expulsion_writes_nothing() {
-    for (end, expected, left) in [("commit", Settled::Fenced, 1), ("rollback", Settled::Applied { stale: 0 }, 0)] {
-        let outbox = Arc::new(Outbox::new().await);
+async fn an_expulsion_comes_after_a_settle_stopped_at_any_step_and_waits_for_nobody() {
+    for (server, stop) in SERVERS.into_iter().flat_map(|server| (1..=SETTLE.len()).map(move |stop| (server, stop))) {
+        let outbox = Outbox::on(server.database()).await;
         outbox.write([event()]).await;
-        let (old, taken) = owner(&outbox, "old").await;
-        let rows = outbox.page(&Position::START).await.rows;
-        let mut expelling = outbox.session().await;
-        run_in(&mut expelling, "begin; delete from outbox_instance where id = 'old'").await;
-        let late = vec![outcome(&rows[0], &taken, Change::Delete)];
-        let settling = tokio::spawn({
-            let store = outbox.store.clone();
-            async move { settle(&store, &old, late).await }
-        });
-        outbox.someone_waits().await;
-        run_in(&mut expelling, end).await;
-        assert_eq!(settling.await.unwrap(), expected, "{end}");
-        assert_eq!(outbox.number("select count(*) from outbox_event").await, left, "{end}");
+        let (old, _) = owner(&outbox, "old").await;
+        let new = join(&outbox, "new").await;
+        let mut settling = stopped_after(&outbox, &SETTLE[..stop]).await;
+        outbox.run(LAPSE).await;
+        assert_eq!(outbox.expel(&new).await.unwrap(), Some(Vec::new()), "stopped after step {stop}");
+        assert_eq!(outbox.number("select count(*) from outbox_partition where owner = 'old'").await, 256);
+        assert_eq!(outbox.take(&new, PartitionSet::ALL).await.unwrap(), Some(Vec::new()));
+        run_in(&mut settling, "commit").await;
+        assert_eq!(outbox.expel(&new).await.unwrap(), Some(vec![NodeId::new("old")]));
+        let taken = outbox.take(&new, PartitionSet::ALL).await.unwrap().unwrap();
+        let mark = Seq(i64::from(stop >= 2));
+        assert!(taken.len() == 256 && taken.iter().all(|taken| taken.mark == mark), "{taken:?}");
+        assert_eq!(settle(&outbox, &old, vec![]).await, Settled::Fenced);
+    }
+}
+
+#[tokio::test]
+async fn a_settle_waits_for_an_expulsion_stopped_at_any_step_and_writes_nothing_if_it_commits() {
+    let ends = [("commit", Settled::Fenced, 1), ("rollback", Settled::Applied { stale: 0 }, 0)];
+    for (server, stop) in SERVERS.into_iter().flat_map(|server| (1..=EXPEL.len()).map(move |stop| (server, stop))) {
+        for (end, expected, left) in ends {
+            let outbox = Outbox::on(server.database()).await;
+            outbox.write([event()]).await;
+            let (old, taken) = owner(&outbox, "old").await;
+            let rows = outbox.page(&Position::START).await.rows;
+            let mut expelling = stopped_after(&outbox, &EXPEL[..stop]).await;
+            let late = vec![outcome(&rows[0], &taken, Change::Delete)];
+            let settling = tokio::spawn({
+                let store = outbox.store.clone();
+                async move { settle(&store, &old, late).await }
+            });
+            outbox.someone_waits().await;
+            assert!(!settling.is_finished());
+            for step in &EXPEL[stop..] {
+                run_in(&mut expelling, step).await;
+            }
+            run_in(&mut expelling, end).await;
+            assert_eq!(settling.await.unwrap(), expected, "stopped after step {stop}, {end}");
+            assert_eq!(outbox.number("select count(*) from outbox_event").await, left, "{end}");
+        }
     }
 }
 

@@ -1,8 +1,9 @@
-//! The connections that stay with the store from one transaction to the next.
+//! The connections that stay with the store from one transaction to the next, and how many there are in all.
 
 use std::time::Duration;
 
 use pillarbox_core::port::{TransactStore as _, WriteStore as _};
+use pillarbox_core::{Delivery, Event, Outbox as Engine};
 use pillarbox_postgres::{Options, PostgresStore};
 
 use crate::support::{Outbox, event, new_row, number_in};
@@ -89,4 +90,24 @@ async fn a_begin_that_was_cut_off_leaves_no_transaction_to_the_next() {
         let time = "select (extract(epoch from now()) * 1000000)::bigint";
         assert_ne!(number_in(&mut acquired, time).await, number_in(&mut acquired, time).await);
     }
+}
+
+#[tokio::test]
+async fn an_outbox_has_four_connections_beside_its_pool() {
+    let outbox = Outbox::new().await;
+    let store = PostgresStore::open(format!("{}?application_name=engine", outbox.database.url())).unwrap();
+    let engine = Engine::multi_node(store).workers(8).route("a", |_: Delivery| async {}).start().await.unwrap();
+    for n in 0..50 {
+        let mut tx = engine.begin().await.unwrap();
+        let event = Event::builder("a").json(&n);
+        tx.write(if n % 2 == 0 { event.key("k") } else { event }).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    while outbox.number("select count(*) from outbox_event where status <> 'DONE'").await > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let sessions = "select count(*) from pg_stat_activity where application_name = 'engine'";
+    let (all, pool) = (outbox.number(sessions).await, i64::from(engine.store().pool().size()));
+    assert!((1..=4).contains(&(all - pool)), "{all} connections, of which {pool} are in the pool");
+    engine.shutdown().await;
 }

@@ -2,19 +2,21 @@
 
 use std::time::Duration;
 
+use pillarbox_core::Outbox as Engine;
 use pillarbox_core::domain::{Key, Partition};
 use pillarbox_core::port::{
     Position, ReadStore as _, Row, StoreErrorKind, TransactStore as _, UpkeepStore as _, WriteStore as _,
 };
 use pillarbox_postgres::{Options, PostgresStore, VERSION};
-use pillarbox_testkit::{servers::Shared, told};
+use pillarbox_testkit::{Probe, servers::Shared, told};
 
 use crate::support::{Outbox, event, keyed, new_row, page};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn eight_at_once_migrate_once() {
-    for schema in [None, Some("fresh")] {
-        let database = Shared::Postgres.database();
+    let cases = [(Shared::Postgres, None), (Shared::Postgres, Some("fresh")), (Shared::PostgresNewest, None)];
+    for (server, schema) in cases {
+        let database = server.database();
         let starts = (0..8).map(|_| {
             let options = schema.map_or(Options::new(), |schema| Options::new().schema(schema));
             let store = options.open(database.url()).unwrap();
@@ -91,6 +93,31 @@ async fn the_text_of_the_migrations_makes_the_tables_with_psql() {
     }
     assert!(Options::new().prefix("x; drop table y").migration_sql().is_err());
     assert!(Options::new().schema("x; drop table y").open("postgres://a@b/c").is_err());
+}
+
+/// W8: as the page of the tables shows it.
+#[tokio::test]
+async fn events_written_with_psql_are_delivered_and_those_of_a_key_in_order() {
+    let outbox = Outbox::new().await;
+    let probe = Probe::new();
+    let engine = Engine::multi_node(outbox.another(Options::new())).route("Placed", probe.handler());
+    let engine = engine.start().await.unwrap();
+    for n in 0..10 {
+        let transaction = format!(
+            "begin;
+            insert into outbox_event (event_type, payload) values ('Placed', '{n}');
+            select outbox_publish('Placed', '{n}', key => 'order-7');
+            insert into outbox_event (event_type, payload, event_key) values ('Placed', '{n}', 'order-7');
+            commit"
+        );
+        outbox.database.run(&transaction).unwrap();
+    }
+    outbox.database.run("begin; select outbox_publish('Placed', '10'); rollback").unwrap();
+    probe.wait_for(30).await;
+    engine.shutdown().await;
+    assert_eq!(outbox.number("select count(*) from outbox_event where status = 'DONE'").await, 30);
+    probe.assert_in_order_per_key();
+    assert_eq!(probe.log().begun(), 30);
 }
 
 #[tokio::test]

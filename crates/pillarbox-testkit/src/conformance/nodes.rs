@@ -270,13 +270,18 @@ pub async fn a_node_that_lost_its_lease_settles_nothing<B: Backend>() {
     let ids = write(&outbox, [event()]).await;
     gate.reached().await;
     // A second life of the same name ends the first one's lease.
+    let taken = stage.probe.stop(Which::any(), 1);
     let second = stage.single().await.node_name("twin").lease(slow).start().await.expect("start");
-    stage.probe.wait_for(1).await;
-    stage.until_count(Status::Done, 1).await;
+    taken.reached().await;
     gate.open();
     outbox.shutdown().await;
     let row = stage.row(ids[0]).await.expect("kept");
-    assert_eq!(row.status, Status::Done);
+    assert_eq!(row.status, Status::New, "the late one settled it");
+    let late = stage.probe.log().deliveries()[0].clone();
+    taken.open();
+    stage.until_count(Status::Done, 1).await;
+    let log = stage.probe.log();
+    assert!(log.deliveries()[1].epoch > late.epoch, "{log}");
     assert_eq!(second.partitions_owned(), 256, "the late one took nothing back");
     second.shutdown().await;
 }

@@ -57,7 +57,7 @@ pub(crate) fn run<A: Application>() {
 /// What is written: the orders of `once`, in the first life of the process; then `count` orders one by one until
 /// the word `stop-writing`, with a `pace`, on as many `keys`; at the last, `at` is a point to stand still at:
 /// `written`, `unconfirmed`, or `late`, which commits at the word `commit`. An order may say what its handler does
-/// `then`: `abort`, `fail`, `block` or `wait`; and it may have a `dedup` key.
+/// `then`: `abort`, `fail`, `block` (in the process of `where`; another waits for the word of `elsewhere`) or `wait`; and it may have a `dedup` key.
 ///
 /// All numbers that are times are milliseconds.
 #[derive(Debug)]
@@ -208,6 +208,7 @@ impl Task {
                     }
                 });
             }
+            "block" if !order["elsewhere"].is_null() => self.wait_for(order["elsewhere"].as_str().unwrap()).await,
             "wait" => self.wait_for("unblock").await,
             _ => tokio::time::sleep(self.millis("work").unwrap_or_default()).await,
         }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use pillarbox_core::domain::Status;
 use serde_json::json;
 
 use super::{Served, Site, Stage, wait};
@@ -12,7 +13,8 @@ pub fn a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old<
     let sleeper = stage.start("sleeper", json!({ "role": "multi", "workers": 2, "work": 20 }));
     stage.until_joined("sleeper");
     // One blocks its thread, and many wait in the sleeper's queues.
-    let mut orders = vec![json!({ "then": "block", "where": "sleeper", "key": "b" }), json!({ "key": "b" })];
+    let blocks = json!({ "then": "block", "where": "sleeper", "elsewhere": "deliver", "key": "b" });
+    let mut orders = vec![blocks, json!({ "key": "b" })];
     orders.extend((0..200).map(|n| if n % 2 == 0 { json!({}) } else { json!({ "key": format!("k{}", n % 7) }) }));
     let mut writer = stage.start("writer", json!({ "role": "writer", "once": orders }));
     stage.until("a delivery that blocks", |ledger| {
@@ -26,24 +28,32 @@ pub fn a_node_that_wakes_after_its_lease_settles_nothing_and_starts_nothing_old<
         sleeper.pause();
     }
     let taker = stage.start("taker", json!({ "role": "multi", "work": 1 }));
-    let (_, before) = stage.until_all_done();
+    stage.until("the one that blocks, by the taker", |ledger| {
+        let mut begun = ledger.of("begin");
+        begun.any(|line| line.node == "taker" && line.key.as_deref() == Some("b")).then_some(())
+    });
     let states = || {
         let events = stage.events(&[]).into_iter();
         events.map(|found| (found.seq, found.status, found.attempts, found.done_at)).collect::<Vec<_>>()
     };
-    let settled = states();
-    let first_taken = before.of("begin").find(|line| line.node == "taker").unwrap().at;
-
+    let first = states()[0];
+    assert_eq!(first.1, Status::New);
     sleeper.resume();
-    wait("its return", || (stage.owned("sleeper").len() == 128).then_some(()));
     stage.say("unblock");
     stage.until("its late outcome", |ledger| (ledger.count("stale", "sleeper") > 0).then_some(()));
+    assert_eq!(states()[0], first, "the late outcome changed its row");
+
+    stage.say("deliver");
+    let (_, before) = stage.until_all_done();
+    let settled = states();
+    let first_taken = before.of("begin").find(|line| line.node == "taker").unwrap().at;
+    wait("its return", || (stage.owned("sleeper").len() == 128).then_some(()));
     // Its worker is free again, and delivers what is new.
     let more: Vec<_> =
         (0..40).map(|n| if n % 2 == 0 { json!({}) } else { json!({ "key": format!("k{}", n % 7) }) }).collect();
     assert!(stage.start("more", json!({ "role": "writer", "once": more })).end());
     let (orders, ledger) = stage.until_all_done();
-    assert_eq!(states()[..settled.len()], settled, "the late outcome changed a row");
+    assert_eq!(states()[..settled.len()], settled, "what was settled has changed");
 
     ledger.assert_delivered_is(&orders);
     ledger.assert_in_order_per_key(&orders);

@@ -128,6 +128,35 @@ async fn hints_that_wait_at_the_stop_are_sent() {
     assert_eq!(stage.faults().calls(Call::Hint), 2, "the second event was not told of");
 }
 
+/// P8: many commits are one hint, and not a statement each.
+#[tokio::test(start_paused = true)]
+async fn hints_of_commits_that_follow_each_other_closely_are_coalesced() {
+    let stage = Stage::new();
+    let writer = Outbox::writer_only(stage.store.clone()).start().await.unwrap();
+    for _ in 0..100 {
+        write(&writer, [event()]).await;
+        pass(Duration::from_millis(1)).await;
+    }
+    let hints = stage.faults().calls(Call::Hint);
+    assert!((10..=21).contains(&hints), "{hints} hints in a tenth of a second");
+    writer.shutdown().await;
+}
+
+/// O7: without a word about it, handlers have fifteen seconds.
+#[tokio::test(start_paused = true)]
+async fn the_graceful_time_is_fifteen_seconds_by_default() {
+    let stage = Stage::new();
+    let outbox = stage.node().start().await.unwrap();
+    let handler = stage.probe.stop(Which::any(), 1);
+    write(&outbox, [event()]).await;
+    handler.reached().await;
+    let begun = tokio::time::Instant::now();
+    outbox.shutdown().await;
+    let took = begun.elapsed();
+    assert!(Duration::from_secs(15) <= took && took < Duration::from_secs(16), "{took:?}");
+    assert_eq!(stage.probe.log().deliveries()[0].end, Some(End::Dropped));
+}
+
 /// D12: the database hangs at the end: the call returns all the same.
 #[tokio::test(start_paused = true)]
 async fn stopping_returns_also_when_the_database_does_not_answer() {
