@@ -119,6 +119,11 @@ impl Access {
         }
     }
 
+    /// Whether a cookie may say who somebody is: to your own authentication, or to what stands before the router.
+    pub(crate) fn may_be_by_cookie(&self) -> bool {
+        matches!(self.0, Way::Own(_) | Way::Always(_))
+    }
+
     /// Whether a browser could act for its user without knowing a secret.
     pub(crate) fn is_ambient(&self) -> bool {
         !matches!(self.0, Way::Tokens(_))

@@ -86,7 +86,8 @@ fn queries(call: &Call) -> Result<(Option<ActionQuery>, Option<DeedQuery>), Prob
     if letter_id.as_deref().is_some_and(|id| !is_id(id)) {
         return Err(Problem::bad_parameter("letter_id", "it is no letter's id", allowed));
     }
-    let of_outbox = origin.as_deref().is_none_or(|origin| origin == OUTBOX) && letter_id.is_none();
+    let asks_outbox = origin.as_deref().is_none_or(|origin| origin == OUTBOX) && letter_id.is_none();
+    let of_outbox = call.desk.store.is_some() && asks_outbox;
     let of_letters = call.desk.letters.is_some() && origin.as_deref() != Some(OUTBOX);
     let event = match event_id.as_deref().map(str::parse) {
         None => Some(None),
@@ -110,13 +111,14 @@ async fn actions(
     from: i64,
     limit: u32,
 ) -> Result<(Vec<Action>, Option<i64>), Problem> {
+    let Some(store) = &call.desk.store else { return Ok((Vec::new(), None)) };
     let (mut actions, mut next, mut bytes) = (Vec::new(), Some(from), 0);
     while let Some(from) = next
         && actions.len() < limit as usize
         && bytes < call.desk.limits.page_bytes
     {
         let left = limit - u32::try_from(actions.len()).unwrap_or(limit);
-        let page = call.desk.store.actions(query, Some(from), left.min(READ)).await?;
+        let page = store.actions(query, Some(from), left.min(READ)).await?;
         let before = page.actions.iter().filter_map(|action| action.before.as_ref());
         bytes += before.map(Payload::len).sum::<usize>();
         actions.extend(page.actions);

@@ -30,7 +30,7 @@ use crate::{
 /// There is no way to forget who may come in: [`Access`] is asked for first.
 #[must_use = "an API that is not served answers nobody"]
 pub struct Admin {
-    store: Arc<dyn Store>,
+    store: Option<Arc<dyn Store>>,
     access: Access,
     letters: Option<Arc<dyn Letters>>,
     redaction: Redaction,
@@ -40,13 +40,16 @@ pub struct Admin {
 impl Admin {
     /// An API on a store, for those whom the access lets in.
     pub fn new(store: impl Store, access: Access) -> Self {
-        Self {
-            store: Arc::new(store),
-            access,
-            letters: None,
-            redaction: Redaction::default(),
-            limits: Limits::default(),
-        }
+        Self { store: Some(Arc::new(store)), ..Self::of(access) }
+    }
+
+    /// An API on a queue of dead letters alone, for consumers in a service without an outbox.
+    pub fn of_letters(letters: impl Letters, access: Access) -> Self {
+        Self::of(access).letters(letters)
+    }
+
+    fn of(access: Access) -> Self {
+        Self { store: None, access, letters: None, redaction: Redaction::default(), limits: Limits::default() }
     }
 
     /// Shows consumers' dead letters beside the outbox's dead events.
@@ -85,6 +88,7 @@ impl Admin {
 impl fmt::Debug for Admin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Admin")
+            .field("outbox", &self.store.is_some())
             .field("access", &self.access)
             .field("letters", &self.letters.is_some())
             .field("redaction", &self.redaction)
@@ -95,7 +99,7 @@ impl fmt::Debug for Admin {
 
 /// What every request needs.
 pub(crate) struct Desk {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: Option<Arc<dyn Store>>,
     pub(crate) access: Access,
     pub(crate) letters: Option<Arc<dyn Letters>>,
     pub(crate) redaction: Redaction,

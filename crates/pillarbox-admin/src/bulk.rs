@@ -26,7 +26,7 @@ const BULK: &[&str] = &["filter", "all", "rate", "limit", "cursor", "dry_run", "
 /// So many letters are read at once: each may have a payload of a mebibyte.
 const READ: u32 = 50;
 
-/// When so many in a row could not be sent, the broker is down.
+/// When so many in a row could not be sent, the broker is down; or their store is full.
 const FAILURES: u32 = 3;
 
 /// What was done to many.
@@ -76,12 +76,7 @@ async fn run(call: Call, act: Act) -> Answer {
         oldest_first: true,
         ..letters::narrowed(&wanted, call.eyes())?
     };
-    let limits = &call.desk.limits;
-    let allowed = format!("a number from 1 to {}", limits.bulk);
-    let limit = fields.parsed::<u64>("limit", &allowed)?.unwrap_or(limits.bulk);
-    if limit == 0 || limit > limits.bulk {
-        return Err(Problem::bad_parameter("limit", format!("it is {limit}"), &allowed));
-    }
+    let (limits, limit) = (&call.desk.limits, call.bulk_limit(&fields)?);
     let rate = fields.parsed::<NonZeroU32>("rate", "letters a second, 1 or more")?;
     let dry_run = fields.parsed::<bool>("dry_run", "true or false")?.unwrap_or(false);
     let cursor = fields.text("cursor")?.map(|text| read_cursor(&text)).transpose()?;
@@ -123,7 +118,8 @@ impl Bulk {
             let page = queue.list(&self.query, self.after.as_ref(), READ).await?;
             let is_last = page.len() < READ as usize;
             for letter in page {
-                let late = next_at.max(Instant::now()) >= self.until;
+                // One is taken however late it is: else a list that is slow would never come to its end.
+                let late = taken > 0 && next_at.max(Instant::now()) >= self.until;
                 if taken >= self.limit || late {
                     done.next = self.cursor();
                     // Who goes on with another request keeps the rate.
@@ -146,14 +142,14 @@ impl Bulk {
                         }
                     }
                     Err(LetterError::Refused(_) | LetterError::Unknown(_)) => done.refused += 1,
-                    Err(error @ LetterError::NotSent { .. }) => {
+                    Err(error) if matches!(error, LetterError::NotSent { .. }) || error.is_of_the_letter() => {
                         (done.refused, failures) = (done.refused + 1, failures + 1);
                         if failures >= FAILURES {
-                            return Err(Problem::from(error).after(done.changed));
+                            return Err(error.of_action().after(done.changed));
                         }
                         tracing::warn!(
                             error = &error as &dyn std::error::Error,
-                            "a dead letter could not be sent again"
+                            "a dead letter could not be sent again, or stored"
                         );
                     }
                     Err(error) => return Err(Problem::from(error).after(done.changed)),
@@ -167,7 +163,7 @@ impl Bulk {
 
     fn cursor(&self) -> Option<String> {
         let end = self.query.until?.as_micros();
-        Some(format!("{end}~{}", self.after.as_ref().map(write_place).unwrap_or_default()))
+        Some(format!("{end}~{}", write_place(self.after.as_ref()?)))
     }
 }
 

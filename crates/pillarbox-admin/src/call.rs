@@ -69,6 +69,15 @@ impl Call {
         self.actor(because.or(self.params.because()?))
     }
 
+    /// How many one request for many takes: as many as are asked for, and as may be.
+    pub(crate) fn bulk_limit(&self, fields: &Fields<'_>) -> Result<u64, Problem> {
+        let (most, allowed) = (self.desk.limits.bulk.max(1), "a number, 1 or more");
+        match fields.parsed::<u64>("limit", allowed)? {
+            Some(0) => Err(Problem::bad_parameter("limit", "it is 0", allowed)),
+            limit => Ok(limit.unwrap_or(most).min(most)),
+        }
+    }
+
     pub(crate) fn fields(&self, allowed: &'static [&'static str]) -> Result<Fields<'_>, Problem> {
         Fields::read(&self.body, allowed)
     }
@@ -167,15 +176,13 @@ impl Params {
         Ok(self.parsed(name, "true or false")?.unwrap_or(default))
     }
 
-    /// How many items a page shall have.
+    /// How many items a page shall have: as many as are asked for, and as may be. The next page goes on.
     pub(crate) fn limit(&self, desk: &Desk) -> Result<u32, Problem> {
-        let largest = desk.limits.largest_page.max(1);
-        let allowed = format!("a number from 1 to {largest}");
-        let limit = self.parsed::<u32>("limit", &allowed)?.unwrap_or(desk.limits.page.clamp(1, largest));
-        if limit == 0 || limit > largest {
-            return Err(Problem::bad_parameter("limit", format!("it is {limit}"), &allowed));
+        let (largest, allowed) = (desk.limits.largest_page.max(1), "a number, 1 or more");
+        match self.parsed::<u32>("limit", allowed)? {
+            Some(0) => Err(Problem::bad_parameter("limit", "it is 0", allowed)),
+            limit => Ok(limit.unwrap_or(desk.limits.page).clamp(1, largest)),
         }
-        Ok(limit)
     }
 
     pub(crate) fn because(&self) -> Result<Option<String>, Problem> {

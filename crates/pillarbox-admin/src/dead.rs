@@ -61,7 +61,7 @@ pub(crate) async fn list(call: Call) -> Result<axum::response::Response, Problem
     let cursor = call.params.text("cursor")?.map_or(Ok(start), |text| Cursor::read(&text))?;
 
     let (found, next_event) = match (&events, cursor.events) {
-        (Some(query), Some(from)) => events::page(&call, query, Some(from), limit).await?,
+        (Some(query), Some(from)) if call.desk.store.is_some() => events::page(&call, query, Some(from), limit).await?,
         _ => (Vec::new(), None),
     };
     let (written, next_letter) = match (&letters, &call.desk.letters, cursor.letters.clone()) {
@@ -81,16 +81,19 @@ pub(crate) async fn list(call: Call) -> Result<axum::response::Response, Problem
             (None, _) => next_letter.map_or(At::End, At::After),
         },
     };
-    let dead = taken.into_iter().map(|side| side.item(&call, payloads)).collect();
+    let mut dead = Vec::new();
+    for side in taken {
+        dead.push(side.item(&call, payloads).await?);
+    }
     Ok(Json(Page { dead, next: next.write() }).into_response())
 }
 
 pub(crate) async fn count(call: Call) -> Result<axum::response::Response, Problem> {
     call.params.only(FILTERS)?;
     let (events, letters) = queries(&call)?;
-    let outbox = match &events {
-        Some(query) => call.desk.store.count(query).await?,
-        None => 0,
+    let outbox = match (&events, &call.desk.store) {
+        (Some(query), Some(store)) => store.count(query).await?,
+        _ => 0,
     };
     let consumers = match (&letters, &call.desk.letters) {
         (Some(query), Some(queue)) => queue.count(query).await?,
@@ -131,12 +134,12 @@ enum Side<'a> {
 }
 
 impl Side<'_> {
-    fn item(&self, call: &Call, payloads: bool) -> Item {
-        match self {
+    async fn item(&self, call: &Call, payloads: bool) -> Result<Item, Problem> {
+        Ok(match self {
             Self::Event(found) => Item {
                 origin: OUTBOX.to_owned(),
                 dead_at: died(found).map(|time| time.to_string()),
-                event: Some(EventView::of(found, call.eyes(), payloads)),
+                event: Some(events::view(call, found, payloads).await?),
                 letter: None,
             },
             Self::Letter(letter) => Item {
@@ -145,7 +148,7 @@ impl Side<'_> {
                 event: None,
                 letter: Some(LetterView::of(letter, call.eyes(), payloads)),
             },
-        }
+        })
     }
 }
 

@@ -2,6 +2,9 @@
 // Builds a form for each operation of the document, and shows the answers as text. Nothing is put into the page as
 // HTML, and the token stays in its field.
 
+// Whether cookies are sent: the service knows whether they say who somebody is.
+const { credentials } = document.documentElement.dataset;
+
 const make = (name, attributes = {}, ...children) => {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
@@ -39,7 +42,7 @@ const send = async (base, method, path, parameters, form, answer) => {
   }
   const token = document.getElementById("token").value.trim();
   if (token) headers.Authorization = `Bearer ${token}`;
-  const options = { method: method.toUpperCase(), headers, credentials: "omit" };
+  const options = { method: method.toUpperCase(), headers, credentials };
   const body = form.elements["request body"];
   if (body && body.value.trim()) {
     options.body = body.value;
@@ -86,7 +89,7 @@ const operation = (api, base, method, path, of) => {
 
 const show = async () => {
   const main = document.getElementById("operations");
-  const api = await (await fetch("openapi.json", { credentials: "omit" })).json();
+  const api = await (await fetch("openapi.json", { credentials })).json();
   const base = api.servers[0].url.replace(/\/$/, "");
   document.getElementById("about").textContent = api.info.description;
   for (const tag of api.tags) {

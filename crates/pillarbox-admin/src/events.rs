@@ -5,7 +5,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use pillarbox_core::{
     domain::{EventId, Payload, Seq, Status},
     engine::{Bulk, BulkDone, Dead},
-    port::{Actor, Found, Query},
+    port::{ActionKind, ActionQuery, Actor, Found, Query, Store},
 };
 use serde::Serialize;
 
@@ -13,6 +13,7 @@ use crate::{
     call::{Call, Fields},
     filter,
     problem::Problem,
+    redact::Taken,
     view::{EventView, FleetView, StatsView},
 };
 
@@ -74,7 +75,10 @@ pub(crate) async fn list(call: Call) -> Answer {
     let from = filter::cursor(call.params.text("cursor")?)?;
     let payloads = call.params.flag("payloads", true)?;
     let (found, next) = page(&call, &query, from, limit).await?;
-    let events = found.iter().map(|found| EventView::of(found, call.eyes(), payloads)).collect();
+    let mut events = Vec::new();
+    for found in &found {
+        events.push(view(&call, found, payloads).await?);
+    }
     Ok(Json(Page { events, next: next.map(|next| next.to_string()) }).into_response())
 }
 
@@ -92,7 +96,7 @@ pub(crate) async fn page(
         && bytes < call.desk.limits.page_bytes
     {
         let left = limit - u32::try_from(found.len()).unwrap_or(limit);
-        let listing = call.desk.store.list(query, from, left.min(READ)).await?;
+        let listing = store(call)?.list(query, from, left.min(READ)).await?;
         let size = |found: &Found| found.record.as_ref().map_or(0, |record| record.event.payload().len());
         bytes += listing.events.iter().map(size).sum::<usize>();
         found.extend(listing.events);
@@ -114,7 +118,7 @@ pub(crate) async fn count(call: Call) -> Answer {
         "text",
     ])?;
     let query = Query { statuses: filter::statuses(&call.params)?, ..filter::query(&call.params, call.eyes())? };
-    Ok(Json(Count { count: call.desk.store.count(&query).await? }).into_response())
+    Ok(Json(Count { count: store(&call)?.count(&query).await? }).into_response())
 }
 
 pub(crate) async fn show(call: Call) -> Answer {
@@ -124,10 +128,38 @@ pub(crate) async fn show(call: Call) -> Answer {
         Ok(seq) if call.id().len() < 20 => (Query::default(), Seq(seq)),
         _ => (Query { id: Some(id(&call)?), ..Query::default() }, Seq(0)),
     };
-    let found = call.desk.store.list(&query, from, 1).await?.events.pop();
+    let found = store(&call)?.list(&query, from, 1).await?.events.pop();
     let found = found.filter(|found| query.id.is_some() || found.seq == from);
     let found = found.ok_or_else(|| Problem::not_found("event", call.id()))?;
-    Ok(Json(EventView::of(&found, call.eyes(), true)).into_response())
+    Ok(Json(view(&call, &found, true).await?).into_response())
+}
+
+/// An event as the caller sees it.
+pub(crate) async fn view(call: &Call, found: &Found, payloads: bool) -> Result<EventView, Problem> {
+    let before = taken_before(call, found).await?;
+    Ok(EventView::of(found, call.eyes(), payloads, before))
+}
+
+/// What is taken out of the payloads that edits have replaced, as far as the record goes back. Only who sees by paths makes
+/// the store look for them, and only where there is an error.
+async fn taken_before(call: &Call, found: &Found) -> Result<Taken, Problem> {
+    let (eyes, mut taken) = (call.eyes(), Taken::default());
+    let Ok(id) = found.id.parse() else { return Ok(taken) };
+    if found.last_error.is_none() || !eyes.takes_out() {
+        return Ok(taken);
+    }
+    let query = ActionQuery { event_id: Some(id), who: None };
+    let mut from = None;
+    loop {
+        let page = store(call)?.actions(&query, from, READ).await?;
+        for action in page.actions.iter().filter(|action| action.action == ActionKind::Edit.as_str()) {
+            taken.add(action.before.as_ref().map_or_else(|| eyes.unread(), |before| eyes.payload(before).1));
+        }
+        from = page.next;
+        if from.is_none() {
+            return Ok(taken);
+        }
+    }
 }
 
 fn id(call: &Call) -> Result<EventId, Problem> {
@@ -139,25 +171,30 @@ fn done(call: &Call, action: &'static str) -> axum::response::Response {
     Json(Done { id: call.id(), action }).into_response()
 }
 
-fn dead(call: &Call) -> Dead<'_> {
-    Dead::of(&*call.desk.store)
+pub(crate) fn store(call: &Call) -> Result<&dyn Store, Problem> {
+    let none = "this service has no outbox, only dead letters";
+    call.desk.store.as_deref().ok_or_else(|| Problem::missing(none))
+}
+
+fn dead(call: &Call) -> Result<Dead<'_>, Problem> {
+    Ok(Dead::of(store(call)?))
 }
 
 pub(crate) async fn replay(call: Call) -> Answer {
     let actor = call.plain_actor()?;
-    dead(&call).replay(id(&call)?, &actor).await?;
+    dead(&call)?.replay(id(&call)?, &actor).await?;
     Ok(done(&call, "replay"))
 }
 
 pub(crate) async fn skip(call: Call) -> Answer {
     let actor = call.plain_actor()?;
-    dead(&call).skip(id(&call)?, &actor).await?;
+    dead(&call)?.skip(id(&call)?, &actor).await?;
     Ok(done(&call, "skip"))
 }
 
 pub(crate) async fn discard(call: Call) -> Answer {
     let actor = call.plain_actor()?;
-    dead(&call).discard(id(&call)?, &actor).await?;
+    dead(&call)?.discard(id(&call)?, &actor).await?;
     done(&call, "discard");
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -173,14 +210,14 @@ pub(crate) async fn edit(call: Call) -> Answer {
         None => content_type_of(&call, id).await?,
     };
     let payload = new_payload(&fields, content_type)?;
-    dead(&call).edit(id, payload, &actor).await?;
+    dead(&call)?.edit(id, payload, &actor).await?;
     Ok(done(&call, "edit"))
 }
 
 /// Its own, unless another is given.
 async fn content_type_of(call: &Call, id: EventId) -> Result<String, Problem> {
     let query = Query { id: Some(id), ..Query::default() };
-    let found = call.desk.store.list(&query, Seq(0), 1).await?.events.pop();
+    let found = store(call)?.list(&query, Seq(0), 1).await?.events.pop();
     let found = found.ok_or_else(|| Problem::not_found("event", call.id()))?;
     let record = found.record.map_err(|_| {
         Problem::bad_parameter("content_type", "the event can't be decoded, so it has to be given", "a content type")
@@ -242,15 +279,10 @@ fn bulk(call: &Call) -> Result<(Bulk<'_>, Actor), Problem> {
         return Err(Problem::bad_body("give a `filter`, or `\"all\": true` for every dead event; not both"));
     }
     let query = filter::query(&wanted, call.eyes())?;
-    let limits = &call.desk.limits;
-    let allowed = format!("a number from 1 to {}", limits.bulk);
-    let limit = fields.parsed::<u64>("limit", &allowed)?.unwrap_or(limits.bulk);
-    if limit == 0 || limit > limits.bulk {
-        return Err(Problem::bad_parameter("limit", format!("it is {limit}"), &allowed));
-    }
+    let (limits, limit) = (&call.desk.limits, call.bulk_limit(&fields)?);
     let rate = fields.parsed::<std::num::NonZeroU32>("rate", "events a second, 1 or more")?;
     // Half the time of a request, so that its last batch comes to its end.
-    let mut bulk = dead(call).all(&query).at_most(limit).dry_run(dry_run(call)?).within(limits.time / 2);
+    let mut bulk = dead(call)?.all(&query).at_most(limit).dry_run(dry_run(call)?).within(limits.time / 2);
     if let Some(rate) = rate {
         bulk = bulk.rate(rate);
     }
@@ -272,12 +304,12 @@ fn many(call: &Call, action: &'static str, done: BulkDone) -> Answer {
 
 pub(crate) async fn stats(call: Call) -> Answer {
     call.params.only(&[])?;
-    Ok(Json(StatsView::of(&call.desk.store.stats().await?)).into_response())
+    Ok(Json(StatsView::of(&store(&call)?.stats().await?)).into_response())
 }
 
 pub(crate) async fn fleet(call: Call) -> Answer {
     call.params.only(&[])?;
-    Ok(Json(FleetView::of(&call.desk.store.fleet().await?)).into_response())
+    Ok(Json(FleetView::of(&store(&call)?.fleet().await?)).into_response())
 }
 
 /// Only those.

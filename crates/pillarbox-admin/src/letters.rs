@@ -83,6 +83,24 @@ pub enum LetterError {
     Store(#[from] StoreError),
 }
 
+impl LetterError {
+    /// Whether its store refuses to keep the letter so, as a bucket of NATS one that is too large.
+    pub(crate) fn is_of_the_letter(&self) -> bool {
+        matches!(self, Self::Store(error) if error.kind() == StoreErrorKind::Rejected)
+    }
+
+    /// The problem of who acts, and not only looks.
+    pub(crate) fn of_action(self) -> Problem {
+        match self {
+            Self::Store(error) if error.kind() == StoreErrorKind::Rejected => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "a dead letter could not be stored");
+                Problem::unprocessable(format!("the store of the dead letters does not take it: {error}"))
+            }
+            other => other.into(),
+        }
+    }
+}
+
 impl From<LetterError> for Problem {
     fn from(error: LetterError) -> Self {
         match error {
@@ -143,8 +161,23 @@ struct DeedView {
 
 impl LetterView {
     pub(crate) fn of(letter: &Letter, eyes: Eyes<'_>, payload: bool) -> Self {
-        let (body, taken) = Body::of(&payload_of(letter), eyes, payload);
+        let (body, mut taken) = Body::of(&payload_of(letter), eyes, payload);
         let headers = letter.attributes.iter().chain(&letter.headers);
+        let headers = headers.map(|(name, value)| (name.clone(), eyes.header(name, value, &mut taken))).collect();
+        let mut history = Vec::new();
+        for deed in &letter.history {
+            let before =
+                deed.before.as_ref().map(|before| Body::of(&stored(&letter.content_type, before), eyes, payload));
+            let (before, of_before) = before.unzip();
+            let (at, action, who) = (deed.at.to_string(), deed.what.clone(), deed.who.clone());
+            history.push(DeedView { at, action, who, why: deed.why.clone(), before });
+            // The reason may quote what was there before an edit. Letters of older versions have not kept it.
+            match of_before {
+                Some(of_before) => taken.add(of_before),
+                None if deed.what == "edit" => taken.add(eyes.unread()),
+                None => {}
+            }
+        }
         Self {
             id: letter.id.to_string(),
             consumer: letter.consumer.clone(),
@@ -161,22 +194,9 @@ impl LetterView {
             reason: eyes.error(&letter.reason, &taken),
             dead_at: letter.dead_at.to_string(),
             finished_at: letter.finished_at.map(|time| time.to_string()),
-            headers: headers.map(|(name, value)| (name.clone(), eyes.header(name, value))).collect(),
+            headers,
             body,
-            history: letter
-                .history
-                .iter()
-                .map(|deed| DeedView {
-                    at: deed.at.to_string(),
-                    action: deed.what.clone(),
-                    who: deed.who.clone(),
-                    why: deed.why.clone(),
-                    before: deed.before.as_ref().map(|before| {
-                        let before = stored(&letter.content_type, before);
-                        Body::of(&before, eyes, payload).0
-                    }),
-                })
-                .collect(),
+            history,
         }
     }
 }
@@ -290,14 +310,14 @@ pub(crate) async fn show(call: Call) -> Answer {
 
 pub(crate) async fn replay(call: Call) -> Answer {
     let actor = call.plain_actor()?;
-    letters(&call)?.replay(&id(&call)?, &actor).await?;
+    letters(&call)?.replay(&id(&call)?, &actor).await.map_err(LetterError::of_action)?;
     tracing::info!(who = call.identity.name, action = "replay", letter = call.id(), "an operator acted");
     Ok(Json(serde_json::json!({ "id": call.id(), "action": "replay" })).into_response())
 }
 
 pub(crate) async fn discard(call: Call) -> Answer {
     let actor = call.plain_actor()?;
-    letters(&call)?.discard(&id(&call)?, &actor).await?;
+    letters(&call)?.discard(&id(&call)?, &actor).await.map_err(LetterError::of_action)?;
     tracing::info!(who = call.identity.name, action = "discard", letter = call.id(), "an operator acted");
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -310,7 +330,7 @@ pub(crate) async fn edit(call: Call) -> Answer {
     let (id, queue) = (id(&call)?, letters(&call)?);
     let letter = queue.find(&id).await?.ok_or_else(|| Problem::not_found("dead letter", call.id()))?;
     let payload = new_payload(&fields, letter.content_type)?;
-    queue.edit(&id, payload.as_bytes().clone(), &actor).await?;
+    queue.edit(&id, payload.as_bytes().clone(), &actor).await.map_err(LetterError::of_action)?;
     tracing::info!(who = call.identity.name, action = "edit", letter = call.id(), "an operator acted");
     Ok(Json(serde_json::json!({ "id": call.id(), "action": "edit" })).into_response())
 }

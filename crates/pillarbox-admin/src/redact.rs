@@ -3,7 +3,9 @@
 //! Rules name places in payloads and names of headers. They hold for viewers, or for everybody. Where a rule holds:
 //! - a payload that is JSON is shown with the named values replaced; any other payload is not shown at all, since
 //!   nobody knows where in it the values are;
-//! - the values that were replaced are replaced in the event's last error as well, and errors can be hidden altogether;
+//! - of a CloudEvent in structured mode, paths lead into its data as well, for it is what the payload would be otherwise;
+//! - the values that were replaced, and those of headers, are replaced in the event's last error as well, also those of
+//!   payloads that edits have replaced; where a payload can't be read the error is not shown, and errors can be hidden altogether;
 //! - nothing can be searched for by its text, since to try one text after another is a way to read.
 
 use pillarbox_core::domain::Payload;
@@ -19,6 +21,10 @@ pub const REDACTED: &str = "[redacted]";
 
 /// Values shorter than this are not looked for in errors: a `1` would be found everywhere.
 const SHORTEST: usize = 4;
+
+/// The content type of a CloudEvent in structured mode, and that of several.
+const STRUCTURED: &str = "application/cloudevents+json";
+const BATCH: &str = "application/cloudevents-batch+json";
 
 /// The rules. Without any, everybody sees everything.
 ///
@@ -106,43 +112,113 @@ impl Eyes<'_> {
         self.0.is_none()
     }
 
-    /// The payload, and the texts that were taken out of it.
-    pub(crate) fn payload(self, payload: &Payload) -> (Seen<'_>, Vec<String>) {
-        let Some(rules) = self.0 else { return (Seen::Whole(payload), Vec::new()) };
-        if rules.hide_payloads {
-            return (Seen::Hidden, Vec::new());
-        }
-        if rules.paths.is_empty() {
-            return (Seen::Whole(payload), Vec::new());
-        }
-        let Some(mut value) = payload.is_json().then(|| payload.to::<Value>().ok()).flatten() else {
-            return (Seen::Hidden, Vec::new());
+    /// Whether values are taken out of payloads.
+    pub(crate) fn takes_out(self) -> bool {
+        self.0.is_some_and(|rules| !rules.paths.is_empty())
+    }
+
+    /// The payload, and what was taken out of it.
+    pub(crate) fn payload(self, payload: &Payload) -> (Seen<'_>, Taken) {
+        let Some(rules) = self.0 else { return (Seen::Whole(payload), Taken::default()) };
+        let (seen, taken) = if rules.paths.is_empty() {
+            (Seen::Whole(payload), Taken::default())
+        } else {
+            match payload.is_json().then(|| payload.to::<Value>().ok()).flatten() {
+                Some(mut value) => {
+                    let taken = rules.take(payload.content_type(), &mut value);
+                    (Seen::Redacted(value), taken)
+                }
+                None => (Seen::Hidden, Taken { texts: Vec::new(), unread: true }),
+            }
         };
-        let mut taken = Vec::new();
-        for path in &rules.paths {
-            path.each(&mut value, &mut |value| {
-                texts(value, &mut taken);
+        // What the paths take is no less a secret where nothing of the payload is shown.
+        (if rules.hide_payloads { Seen::Hidden } else { seen }, taken)
+    }
+
+    /// What was taken out of a payload that can't be looked at.
+    pub(crate) fn unread(self) -> Taken {
+        let unread = self.0.is_some_and(|rules| !rules.paths.is_empty() || !rules.headers.is_empty());
+        Taken { texts: Vec::new(), unread }
+    }
+
+    pub(crate) fn error(self, error: &str, taken: &Taken) -> String {
+        match self.0 {
+            None => error.to_owned(),
+            Some(rules) if rules.hide_errors || taken.unread => REDACTED.to_owned(),
+            Some(_) => taken.out_of(error),
+        }
+    }
+
+    /// The value of a header; one that is not shown is taken.
+    pub(crate) fn header(self, name: &str, value: &str, taken: &mut Taken) -> String {
+        let hidden = self.0.is_some_and(|rules| rules.headers.iter().any(|hidden| name.eq_ignore_ascii_case(hidden)));
+        if !hidden {
+            return value.to_owned();
+        }
+        taken.texts.push(value.to_owned());
+        REDACTED.to_owned()
+    }
+}
+
+/// What the rules took out of payloads, which must not stand in an error either.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    texts: Vec<String>,
+    /// There was a payload of which nobody knows where in it the values are.
+    unread: bool,
+}
+
+impl Taken {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.texts.extend(other.texts);
+        self.unread |= other.unread;
+    }
+
+    fn out_of(&self, error: &str) -> String {
+        let long = |text: &&String| text.len() >= SHORTEST && *text != REDACTED;
+        let mut texts: Vec<&String> = self.texts.iter().filter(long).collect();
+        // A text that holds another goes first.
+        texts.sort_by_key(|text| std::cmp::Reverse(text.len()));
+        texts.into_iter().fold(error.to_owned(), |error, text| error.replace(text.as_str(), REDACTED))
+    }
+}
+
+impl Redaction {
+    /// Takes out of a payload what the paths lead to.
+    fn take(&self, content_type: &str, value: &mut Value) -> Taken {
+        let mut taken = Taken::default();
+        self.take_at(value, &mut taken);
+        let essence = content_type.split(';').next().unwrap_or_default().trim();
+        let events = match value {
+            event @ Value::Object(_) if essence.eq_ignore_ascii_case(STRUCTURED) => std::slice::from_mut(event),
+            Value::Array(events) if essence.eq_ignore_ascii_case(BATCH) => events,
+            _ => return taken,
+        };
+        for event in events.iter_mut().filter_map(Value::as_object_mut) {
+            let kind = event.get("datacontenttype").and_then(Value::as_str);
+            let is_json = kind.is_none_or(|kind| Payload::bytes(kind, "").is_json());
+            // As of a payload that is no JSON, nobody knows where in it the values are.
+            let opaque = if is_json { ["data_base64"].as_slice() } else { &["data", "data_base64"] };
+            for name in opaque {
+                if let Some(data) = event.get_mut(*name) {
+                    *data = Value::from(REDACTED);
+                    taken.unread = true;
+                }
+            }
+            if let Some(data) = event.get_mut("data") {
+                self.take_at(data, &mut taken);
+            }
+        }
+        taken
+    }
+
+    fn take_at(&self, value: &mut Value, taken: &mut Taken) {
+        for path in &self.paths {
+            path.each(value, &mut |value| {
+                texts(value, &mut taken.texts);
                 *value = Value::from(REDACTED);
             });
         }
-        taken.retain(|text| text.len() >= SHORTEST && text != REDACTED);
-        // A text that holds another goes first.
-        taken.sort_by_key(|text| std::cmp::Reverse(text.len()));
-        taken.dedup();
-        (Seen::Redacted(value), taken)
-    }
-
-    pub(crate) fn error(self, error: &str, taken: &[String]) -> String {
-        match self.0 {
-            None => error.to_owned(),
-            Some(rules) if rules.hide_errors => REDACTED.to_owned(),
-            Some(_) => taken.iter().fold(error.to_owned(), |error, text| error.replace(text.as_str(), REDACTED)),
-        }
-    }
-
-    pub(crate) fn header(self, name: &str, value: &str) -> String {
-        let hidden = self.0.is_some_and(|rules| rules.headers.iter().any(|hidden| name.eq_ignore_ascii_case(hidden)));
-        if hidden { REDACTED.to_owned() } else { value.to_owned() }
     }
 }
 
@@ -180,19 +256,19 @@ mod tests {
             Payload::json(&json!({"card": {"number": 12345}, "to": [{"email": "ada@example.org"}], "n": 1})).unwrap();
         let rules = card();
         let viewer = rules.eyes(&Identity::viewer("v"));
-        let (seen, taken) = viewer.payload(&payload);
+        let (seen, mut taken) = viewer.payload(&payload);
         assert_eq!(seen, Seen::Redacted(json!({"card": REDACTED, "to": [{"email": REDACTED}], "n": 1})));
+        assert_eq!(viewer.header("authorization", "Basic x", &mut taken), REDACTED);
+        assert_eq!(viewer.header("source", "web", &mut taken), "web");
         assert_eq!(
-            viewer.error("no mail to ada@example.org for card 12345", &taken),
-            "no mail to [redacted] for card [redacted]"
+            viewer.error("no mail to ada@example.org for card 12345 by Basic x of web", &taken),
+            "no mail to [redacted] for card [redacted] by [redacted] of web"
         );
-        assert_eq!(viewer.header("authorization", "Basic x"), REDACTED);
-        assert_eq!(viewer.header("source", "web"), "web");
         assert!(!viewer.may_search());
 
         let operator = rules.eyes(&Identity::operator("o"));
         assert_eq!(operator.payload(&payload).0, Seen::Whole(&payload));
-        assert_eq!(operator.header("authorization", "Basic x"), "Basic x");
+        assert_eq!(operator.header("authorization", "Basic x", &mut taken), "Basic x");
         assert!(operator.may_search());
         assert!(!card().for_everybody().eyes(&Identity::operator("o")).may_search());
         assert!(Redaction::new().for_everybody().eyes(&Identity::viewer("v")).may_search());
@@ -207,13 +283,52 @@ mod tests {
             Payload::bytes("application/json", "{\"card\": 1"),
             Payload::bytes("application/octet-stream", "{\"card\": 1}"),
         ] {
-            assert_eq!(viewer.payload(&payload).0, Seen::Hidden);
+            let (seen, taken) = viewer.payload(&payload);
+            assert_eq!((seen, viewer.error("card 12345", &taken)), (Seen::Hidden, REDACTED.to_owned()));
         }
         let errors = Redaction::new().hide_errors();
-        assert_eq!(errors.eyes(&Identity::viewer("v")).error("secret", &[]), REDACTED);
+        assert_eq!(errors.eyes(&Identity::viewer("v")).error("secret", &Taken::default()), REDACTED);
         let headers = Redaction::new().header("a");
         let plain = Payload::bytes("text/plain", "x");
         assert_eq!(headers.eyes(&Identity::viewer("v")).payload(&plain).0, Seen::Whole(&plain));
+    }
+
+    #[test]
+    fn paths_lead_into_the_data_of_a_cloudevent_in_structured_mode() {
+        let rules = Redaction::new().path("$.card.number").unwrap();
+        let viewer = rules.eyes(&Identity::viewer("v"));
+        let event = |data: Value| json!({"specversion": "1.0", "type": "Placed", "data": data});
+        let (open, closed) = (json!({"card": {"number": "4711-0815"}}), json!({"card": {"number": REDACTED}}));
+        let text = json!({"datacontenttype": "text/xml", "data": "<card>4711-0815</card>"});
+        let bytes = json!({"datacontenttype": "application/json", "data_base64": "NDcxMS0wODE1"});
+        let error = "no card 4711-0815";
+        for (kind, whole, shown, told) in [
+            (STRUCTURED, event(open.clone()), event(closed.clone()), "no card [redacted]"),
+            (
+                "Application/CloudEvents+JSON; charset=utf-8",
+                event(open.clone()),
+                event(closed.clone()),
+                "no card [redacted]",
+            ),
+            (BATCH, json!([event(open.clone())]), json!([event(closed.clone())]), "no card [redacted]"),
+            (STRUCTURED, text, json!({"datacontenttype": "text/xml", "data": REDACTED}), REDACTED),
+            (STRUCTURED, bytes, json!({"datacontenttype": "application/json", "data_base64": REDACTED}), REDACTED),
+            ("application/json", json!({"data": open}), json!({"data": open}), error),
+        ] {
+            let payload = Payload::bytes(kind, whole.to_string());
+            let (seen, taken) = viewer.payload(&payload);
+            assert_eq!(seen, Seen::Redacted(shown), "{kind}");
+            assert_eq!(viewer.error(error, &taken), told, "{kind}: {whole}");
+        }
+    }
+
+    #[test]
+    fn paths_clean_errors_where_payloads_are_hidden() {
+        let rules = Redaction::new().path("$.card").unwrap().hide_payloads();
+        let viewer = rules.eyes(&Identity::viewer("v"));
+        let payload = Payload::json(&json!({"card": "4711-0815"})).unwrap();
+        let (seen, taken) = viewer.payload(&payload);
+        assert_eq!((seen, viewer.error("no 4711-0815", &taken)), (Seen::Hidden, "no [redacted]".to_owned()));
     }
 
     proptest! {

@@ -13,7 +13,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::{
     dead::OUTBOX,
     letters::stored,
-    redact::{Eyes, Seen},
+    redact::{Eyes, Seen, Taken},
 };
 
 /// An event.
@@ -66,8 +66,8 @@ pub(crate) struct Body {
 }
 
 impl Body {
-    /// The payload as it is seen, and the texts that were taken out.
-    pub(crate) fn of(payload: &Payload, eyes: Eyes<'_>, shown: bool) -> (Self, Vec<String>) {
+    /// The payload as it is seen, and what was taken out.
+    pub(crate) fn of(payload: &Payload, eyes: Eyes<'_>, shown: bool) -> (Self, Taken) {
         let (seen, taken) = eyes.payload(payload);
         let mut body = Self {
             content_type: payload.content_type().to_owned(),
@@ -99,14 +99,16 @@ impl Body {
 }
 
 impl EventView {
-    pub(crate) fn of(found: &Found, eyes: Eyes<'_>, payload: bool) -> Self {
-        let (decoded, taken) = match &found.record {
+    /// `before` was taken out of the payloads that it had before: its error may be one of theirs.
+    pub(crate) fn of(found: &Found, eyes: Eyes<'_>, payload: bool, before: Taken) -> Self {
+        let (decoded, mut taken) = match &found.record {
             Ok(record) => {
                 let (decoded, taken) = Decoded::of(record, eyes, payload);
                 (Some(decoded), taken)
             }
-            Err(_) => (None, Vec::new()),
+            Err(_) => (None, eyes.unread()),
         };
+        taken.add(before);
         Self {
             seq: found.seq.0,
             id: found.id.clone(),
@@ -123,10 +125,11 @@ impl EventView {
 }
 
 impl Decoded {
-    fn of(record: &Record, eyes: Eyes<'_>, payload: bool) -> (Self, Vec<String>) {
+    fn of(record: &Record, eyes: Eyes<'_>, payload: bool) -> (Self, Taken) {
         let event = &record.event;
-        let (body, taken) = Body::of(event.payload(), eyes, payload);
-        let headers = event.headers().iter().map(|(name, value)| (name.to_owned(), eyes.header(name, value)));
+        let (body, mut taken) = Body::of(event.payload(), eyes, payload);
+        let mut header = |name: &str, value: &str| (name.to_owned(), eyes.header(name, value, &mut taken));
+        let headers = event.headers().iter().map(|(name, value)| header(name, value)).collect();
         let decoded = Self {
             event_type: event.event_type().as_str().to_owned(),
             aggregate_type: event.aggregate_type().as_str().to_owned(),
@@ -136,7 +139,7 @@ impl Decoded {
             partition: record.partition.0,
             inserted_at: record.created_at.to_string(),
             occurred_at: event.occurred_at().to_string(),
-            headers: headers.collect(),
+            headers,
             body,
         };
         (decoded, taken)

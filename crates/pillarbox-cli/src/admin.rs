@@ -4,18 +4,17 @@ use std::{
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     path::PathBuf,
     process::ExitCode,
-    sync::Arc,
 };
 
 use axum::{Router, http::StatusCode, response::Redirect, routing::get};
 use clap::Args as ClapArgs;
-use pillarbox_admin::{Access, Admin, Limits, Redaction, Tokens};
+use pillarbox_admin::{Access, Limits, Redaction, Tokens};
 use pillarbox_relay::config::{AdminConfig, LimitsConfig};
 
 use crate::{
     error::Error,
     interrupt::interrupted,
-    letters::{self, Place, Queue, try_out},
+    letters::{Place, try_out},
     out,
 };
 
@@ -84,20 +83,20 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     };
     let way_back = args.place.way_back(&settings)?;
     let end = interrupted()?;
-    let store = letters::open(&settings).await?;
-    let letters = letters::in_database(&store, &settings)?;
-    let mut admin = Admin::new(store, access).redact(redaction).limits(limits(&config.limits));
-    if let Some(mut letters) = letters {
+    let opened = args.place.open(&settings).await?.ok_or_else(|| {
+        Error::new("no database is given")
+            .advice("--db URL or PILLARBOX_DB, or --config FILE with a url in its [outbox]; or --letters URL")
+    })?;
+    if opened.has_letters() {
         if let Some(sink) = &way_back {
             if let Err(error) = try_out(&**sink).await {
                 eprintln!("warning: {error}\n  it goes on: replays fail until the sink is there");
             }
-            letters = letters.sink(Arc::clone(sink));
         } else {
             eprintln!("dead letters can't be replayed: give a sink with --config FILE or --broker URL");
         }
-        admin = admin.letters(Queue(letters));
     }
+    let admin = opened.admin(access, way_back.as_ref()).redact(redaction).limits(limits(&config.limits));
     let page = format!("{PLACE}/docs");
     let root = get(move || std::future::ready(Redirect::temporary(&page)));
     // A browser asks for it, whatever the page says.

@@ -1,4 +1,4 @@
-//! The outbox that operators work on, with the dead letters of its consumers and the way back to their broker.
+//! What operators work on: an outbox, the dead letters of consumers, and the way back to their broker.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -7,12 +7,18 @@ use clap::Args;
 use pillarbox::{
     AnyStore, MySqlInbox, PostgresInbox, SqliteInbox, StoreErrorKind,
     inbox::DeadLetters,
-    port::{Actor, Deed, DeedPlace, DeedQuery, Letter, LetterId, LetterPlace, LetterQuery, Sink},
+    port::{
+        ActionQuery, ActionStore as _, Actor, Deed, DeedPlace, DeedQuery, Letter, LetterId, LetterPlace, LetterQuery,
+        Sink, UpkeepStore as _,
+    },
 };
-use pillarbox_admin::{Asked, LetterError, Letters};
+use pillarbox_admin::{Access, Admin, Asked, LetterError, Letters};
 use pillarbox_relay::config::{Settings, Source, broker};
 
-use crate::{error::Error, store::Database};
+use crate::{
+    error::Error,
+    store::{Database, unreadable},
+};
 
 /// How long a sink may take to say that it is there.
 const CHECK_WITHIN: Duration = Duration::from_secs(10);
@@ -43,6 +49,13 @@ pub(crate) struct Place {
     /// mqtt://... or http://...
     #[arg(long, value_name = "URL", env = "PILLARBOX_BROKER", hide_env_values = true, conflicts_with = "sink")]
     broker: Option<String>,
+    /// Where consumers have their dead letters, if that is no database: redis://... or nats://... An outbox beside them is
+    /// that of --db, if there is one.
+    #[arg(long, value_name = "URL", env = "PILLARBOX_LETTERS", hide_env_values = true, requires = "letters_name")]
+    letters: Option<String>,
+    /// What the keys of --letters begin with in Redis; in NATS the name of the bucket, which is made if it is missing.
+    #[arg(long, value_name = "NAME", env = "PILLARBOX_LETTERS_NAME")]
+    letters_name: Option<String>,
 }
 
 impl Place {
@@ -70,6 +83,54 @@ impl Place {
             .map_err(|error| Error::new("the configuration is refused").caused_by(error).advice(advice))
     }
 
+    /// Opens what is named: an outbox, dead letters, or both. None if nothing is.
+    pub(crate) async fn open(&self, settings: &Settings) -> Result<Option<Opened>, Error> {
+        let elsewhere = self.elsewhere(settings)?;
+        let outbox = &settings.outbox;
+        if outbox.url().is_empty() {
+            return Ok(elsewhere.map(Opened::Letters));
+        }
+        let prefix = outbox.prefix().unwrap_or("outbox_");
+        let store = Database::new(outbox.url(), prefix, outbox.schema()).open_there().await?;
+        let checked = store.check().await;
+        let letters = match elsewhere {
+            None => in_database(&store, settings)?,
+            elsewhere => elsewhere,
+        };
+        match (checked, letters) {
+            (Ok(()), letters) => Ok(Some(Opened::Outbox(store, letters))),
+            // Consumers have their tables beside an outbox or without one.
+            (Err(error), Some(letters))
+                if error.kind() == StoreErrorKind::Schema && has_none(&store).await && letters.are_there().await =>
+            {
+                eprintln!("there is no outbox with the prefix {prefix:?}: only dead letters are shown");
+                Ok(Some(Opened::Letters(letters)))
+            }
+            (Err(error), _) => Err(unreadable(error)),
+        }
+    }
+
+    /// The queue that is in no database.
+    fn elsewhere(&self, settings: &Settings) -> Result<Option<Queue>, Error> {
+        let (Some(url), Some(name)) = (&self.letters, &self.letters_name) else { return Ok(None) };
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
+        let queue = match scheme.as_str() {
+            "redis" | "rediss" => pillarbox_redis::Options::new(url).letters(name).map(DeadLetters::new),
+            "nats" | "tls" => {
+                let bucket = pillarbox_nats::Bucket::named(name);
+                pillarbox_nats::Options::new(url).letters(bucket).map(DeadLetters::new)
+            }
+            // It may hold a password, and is not repeated.
+            _ => {
+                return Err(Error::new("--letters is refused")
+                    .caused_by("it begins with none of redis://, rediss://, nats:// and tls://")
+                    .advice("dead letters in a database are those of --db"));
+            }
+        };
+        let queue = queue.map_err(|error| Error::new("--letters is refused").caused_by(error))?;
+        Ok(Some(Queue { letters: queue.settings(&settings.dead_letters), in_tables: false }))
+    }
+
     /// The way back to the broker; none if none is named.
     pub(crate) fn way_back(&self, settings: &Settings) -> Result<Option<Arc<dyn Sink>>, Error> {
         match &self.broker {
@@ -84,19 +145,35 @@ impl Place {
     }
 }
 
-/// Opens the outbox.
-pub(crate) async fn open(settings: &Settings) -> Result<AnyStore, Error> {
-    let outbox = &settings.outbox;
-    if outbox.url().is_empty() {
-        return Err(Error::new("no database is given")
-            .advice("--db URL or PILLARBOX_DB, or --config FILE with a url in its [outbox]"));
+/// What is there to work on.
+pub(crate) enum Opened {
+    Outbox(AnyStore, Option<Queue>),
+    Letters(Queue),
+}
+
+impl Opened {
+    pub(crate) fn has_letters(&self) -> bool {
+        !matches!(self, Self::Outbox(_, None))
     }
-    let prefix = outbox.prefix().unwrap_or("outbox_");
-    Database::new(outbox.url(), prefix, outbox.schema()).open_migrated().await
+
+    /// The API on it. Replayed letters go through the sink.
+    pub(crate) fn admin(self, access: Access, sink: Option<&Arc<dyn Sink>>) -> Admin {
+        match self {
+            Self::Outbox(store, None) => Admin::new(store, access),
+            Self::Outbox(store, Some(letters)) => Admin::new(store, access).letters(letters.through(sink)),
+            Self::Letters(letters) => Admin::of_letters(letters.through(sink), access),
+        }
+    }
+}
+
+/// Whether a database has no tables of an outbox, rather than those of another version.
+async fn has_none(store: &AnyStore) -> bool {
+    let asked = store.actions(&ActionQuery::default(), None, 1).await;
+    asked.is_err_and(|error| error.kind() == StoreErrorKind::Schema)
 }
 
 /// The consumers' queue in a database.
-pub(crate) fn in_database(store: &AnyStore, settings: &Settings) -> Result<Option<DeadLetters>, Error> {
+fn in_database(store: &AnyStore, settings: &Settings) -> Result<Option<Queue>, Error> {
     let prefix = settings.inbox.prefix.as_str();
     let queue = match store {
         AnyStore::Sqlite(store) => SqliteInbox::with_prefix(store, prefix).map(DeadLetters::new),
@@ -105,20 +182,36 @@ pub(crate) fn in_database(store: &AnyStore, settings: &Settings) -> Result<Optio
         _ => return Ok(None),
     };
     let refused = |error| Error::new("--inbox-prefix, or inbox.prefix, is refused").caused_by(error);
-    Ok(Some(queue.map_err(refused)?.settings(&settings.dead_letters)))
+    Ok(Some(Queue { letters: queue.map_err(refused)?.settings(&settings.dead_letters), in_tables: true }))
 }
 
-/// A queue whose tables may be made later, by the first start of a consumer: until then it is empty.
-pub(crate) struct Queue(pub(crate) DeadLetters);
+/// A queue whose tables, if it has any, may be made later, by the first start of a consumer: until then it is empty.
+pub(crate) struct Queue {
+    letters: DeadLetters,
+    in_tables: bool,
+}
 
-/// What a queue without tables has.
-fn or_none<T: Default>(answer: Result<T, LetterError>) -> Result<T, LetterError> {
-    match answer {
-        Err(LetterError::Store(error)) if error.kind() == StoreErrorKind::Schema => {
-            tracing::debug!(error = &error as &dyn std::error::Error, "there are no dead letters");
-            Ok(T::default())
+impl Queue {
+    fn through(mut self, sink: Option<&Arc<dyn Sink>>) -> Self {
+        if let Some(sink) = sink {
+            self.letters = self.letters.sink(Arc::clone(sink));
         }
-        answer => answer,
+        self
+    }
+
+    async fn are_there(&self) -> bool {
+        self.letters.count(&LetterQuery::default()).await.is_ok()
+    }
+
+    /// What a queue without tables has.
+    fn or_none<T: Default>(&self, answer: Result<T, LetterError>) -> Result<T, LetterError> {
+        match answer {
+            Err(LetterError::Store(error)) if self.in_tables && error.kind() == StoreErrorKind::Schema => {
+                tracing::debug!(error = &error as &dyn std::error::Error, "there are no dead letters");
+                Ok(T::default())
+            }
+            answer => answer,
+        }
     }
 }
 
@@ -129,31 +222,31 @@ impl Letters for Queue {
         after: Option<&'a LetterPlace>,
         limit: u32,
     ) -> Asked<'a, Vec<Letter>> {
-        Box::pin(async move { or_none(Letters::list(&self.0, query, after, limit).await) })
+        Box::pin(async move { self.or_none(Letters::list(&self.letters, query, after, limit).await) })
     }
 
     fn count<'a>(&'a self, query: &'a LetterQuery) -> Asked<'a, u64> {
-        Box::pin(async move { or_none(Letters::count(&self.0, query).await) })
+        Box::pin(async move { self.or_none(Letters::count(&self.letters, query).await) })
     }
 
     fn find<'a>(&'a self, id: &'a LetterId) -> Asked<'a, Option<Letter>> {
-        Letters::find(&self.0, id)
+        Letters::find(&self.letters, id)
     }
 
     fn deeds<'a>(&'a self, query: &'a DeedQuery, after: Option<&'a DeedPlace>, limit: u32) -> Asked<'a, Vec<Deed>> {
-        Box::pin(async move { or_none(Letters::deeds(&self.0, query, after, limit).await) })
+        Box::pin(async move { self.or_none(Letters::deeds(&self.letters, query, after, limit).await) })
     }
 
     fn replay<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()> {
-        Letters::replay(&self.0, id, actor)
+        Letters::replay(&self.letters, id, actor)
     }
 
     fn discard<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()> {
-        Letters::discard(&self.0, id, actor)
+        Letters::discard(&self.letters, id, actor)
     }
 
     fn edit<'a>(&'a self, id: &'a LetterId, payload: Bytes, actor: &'a Actor) -> Asked<'a, ()> {
-        Letters::edit(&self.0, id, payload, actor)
+        Letters::edit(&self.letters, id, payload, actor)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The database that a subcommand works on.
 
 use clap::Args;
-use pillarbox::{AnyOptions, AnyStore, Kind, StoreErrorKind, port::UpkeepStore as _};
+use pillarbox::{AnyOptions, AnyStore, Kind, StoreError, StoreErrorKind, port::UpkeepStore as _};
 
 use crate::error::Error;
 
@@ -55,15 +55,23 @@ impl Database {
 
     /// Opens it, and finds the tables of this program's version.
     pub(crate) async fn open_migrated(&self) -> Result<AnyStore, Error> {
-        let store = self.open_at(&to_look_at(self.kind()?, &self.db)).await?;
-        store.check().await.map_err(|error| {
-            let failed = Error::new("the outbox can't be read");
-            match error.kind() {
-                StoreErrorKind::Schema => failed.caused_by(error).advice("pillarbox migrate --db URL"),
-                _ => failed.caused_by(error),
-            }
-        })?;
+        let store = self.open_there().await?;
+        store.check().await.map_err(unreadable)?;
         Ok(store)
+    }
+
+    /// Opens it, whether or not it has the tables, if it is there.
+    pub(crate) async fn open_there(&self) -> Result<AnyStore, Error> {
+        self.open_at(&to_look_at(self.kind()?, &self.db)).await
+    }
+}
+
+/// Why an outbox can't be read.
+pub(crate) fn unreadable(error: StoreError) -> Error {
+    let failed = Error::new("the outbox can't be read");
+    match error.kind() {
+        StoreErrorKind::Schema => failed.caused_by(error).advice("pillarbox migrate --db URL"),
+        _ => failed.caused_by(error),
     }
 }
 

@@ -38,6 +38,11 @@ impl Connection {
         Self { tls, headers, connect_within, at_once, by_proxy: !is_loopback(url), client: Mutex::default() }
     }
 
+    /// The headers of every request.
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
     /// The client that there is, or a new one. It connects when a request asks for it.
     pub(crate) fn client(&self) -> Result<Arc<Client>, SinkError> {
         let mut kept = self.client.lock().unwrap_or_else(PoisonError::into_inner);

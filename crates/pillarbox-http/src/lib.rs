@@ -41,7 +41,7 @@
 //! is not ASCII, spaces at the ends, and `%` itself, so that decoding gives what was sent; in names, whatever no name may
 //! have. `traceparent`, `tracestate` and `baggage` have a grammar of their own and are not touched. Names are in lower case,
 //! as HTTP does not tell the cases apart. A header that would replace one of the sink's (`host`, `content-type`, `ce-...`,
-//! `webhook-...` and their like) is no header that can be sent: the message is rejected.
+//! `webhook-...` and their like, and those of [`Options::header`]) is no header that can be sent: the message is rejected.
 //!
 //! The topic is a path below the URL of the sink: `orders/placed` under `https://shop.example/hooks` is
 //! `https://shop.example/hooks/orders/placed`, and the empty topic is the URL itself. It is percent-encoded, and no topic

@@ -31,15 +31,17 @@ const NAME: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'`')
     .remove(b'|')
     .remove(b'~');
-/// The request of one attempt.
+
+/// The request of one attempt. `fixed` are the headers that every request has; the client adds them.
 pub(crate) fn request(
     message: &Message,
     target: Url,
+    fixed: &HeaderMap,
     secrets: &[Secret],
     now: SystemTime,
 ) -> Result<Request, SinkError> {
     let mut request = Request::new(Method::POST, target);
-    *request.headers_mut() = headers(message)?;
+    *request.headers_mut() = headers(message, fixed)?;
     if !secrets.is_empty() {
         sign(request.headers_mut(), message, secrets, now)?;
     }
@@ -77,7 +79,7 @@ pub(crate) fn place(url: &Url) -> String {
     format!("{}{}", origin(url), url.path())
 }
 
-fn headers(message: &Message) -> Result<HeaderMap, SinkError> {
+fn headers(message: &Message, fixed: &HeaderMap) -> Result<HeaderMap, SinkError> {
     let mut headers = HeaderMap::with_capacity(16);
     let content_type = HeaderValue::try_from(&*message.content_type);
     let content_type = content_type.map_err(|_| refused("content-type", "has a value that HTTP can't carry"))?;
@@ -95,7 +97,7 @@ fn headers(message: &Message) -> Result<HeaderMap, SinkError> {
     }
     for (name, value) in &message.headers {
         let encoded = utf8_percent_encode(name, NAME).to_string().to_ascii_lowercase();
-        if is_reserved(&encoded) {
+        if is_reserved(&encoded) || fixed.contains_key(&encoded) {
             return Err(refused(name, "would replace one of the sink's own"));
         }
         let value = text(name, carried(&encoded, value))?;
@@ -168,6 +170,7 @@ mod tests {
     use bytes::Bytes;
     use percent_encoding::percent_decode_str;
     use pillarbox_core::{Event, domain::Key, port::SinkErrorKind};
+    use reqwest::header::AUTHORIZATION;
 
     use super::*;
 
@@ -184,6 +187,10 @@ mod tests {
             headers: Vec::new(),
             payload: Bytes::from_static(b"{}"),
         }
+    }
+
+    fn headers(message: &Message) -> Result<HeaderMap, SinkError> {
+        super::headers(message, &HeaderMap::new())
     }
 
     #[test]
@@ -267,11 +274,23 @@ mod tests {
     }
 
     #[test]
+    fn what_would_replace_a_header_of_the_options_is_rejected() {
+        let fixed = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static("Bearer hush"))]);
+        let mut message = message();
+        message.headers.push(("Authorization".into(), "Bearer forged".into()));
+        let refused = super::headers(&message, &fixed).expect_err("a refusal");
+        assert_eq!(refused.kind(), SinkErrorKind::Rejected);
+        assert!(refused.to_string().contains("Authorization") && !refused.to_string().contains("hush"), "{refused}");
+        // Where the sink has none, it is the event's.
+        assert_eq!(headers(&message).expect("headers")[AUTHORIZATION], "Bearer forged");
+    }
+
+    #[test]
     fn requests_are_signed_with_every_secret() {
         let secrets = ["MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"];
         let secrets = secrets.map(|secret| Secret::parse(secret).expect("a secret"));
         let base = Url::parse("https://shop.example").expect("a URL");
-        let request = request(&message(), base, &secrets, SystemTime::now()).expect("a request");
+        let request = request(&message(), base, &HeaderMap::new(), &secrets, SystemTime::now()).expect("a request");
         for secret in &secrets {
             let tolerance = std::time::Duration::from_secs(10);
             assert_eq!(crate::verify(secret, request.headers(), b"{}", tolerance), Ok(()));

@@ -76,7 +76,7 @@ impl Options {
         self
     }
 
-    /// Sends this header with every request, such as `authorization`.
+    /// Sends this header with every request, such as `authorization`. A message that has one of the same name is rejected.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.insert(name.into(), value.into());

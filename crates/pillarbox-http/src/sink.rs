@@ -51,7 +51,7 @@ impl HttpSink {
             return Err(error.clone());
         }
         let target = self.targets.of(&message.topic)?;
-        let request = message::request(message, target, &self.secrets, SystemTime::now())?;
+        let request = message::request(message, target, self.connection.headers(), &self.secrets, SystemTime::now())?;
         let sent = self.ask(request).await;
         if let Err(error) = &sent
             && error.kind() == SinkErrorKind::Unavailable

@@ -34,7 +34,7 @@ use crate::{Error, GuardSettings};
 /// # Guard or inbox?
 /// A guard asks no transaction of the work: it suits an effect outside of a database, such as a mail or a call of another
 /// service. It is marked before the work, so a crash in the middle of the work leaves a mark that stands for the rest of its time
-/// (1 h by default), and deliveries meanwhile are dropped. If the work is in a database, take an [`Inbox`](crate::Inbox):
+/// (1 h by default), and deliveries meanwhile, replays among them, are dropped. If the work is in a database, take an [`Inbox`](crate::Inbox):
 /// there a crash leaves nothing, and nothing is lost.
 #[derive(Clone)]
 pub struct Guard {

@@ -1,12 +1,13 @@
 //! The dead letter queue: what a consumer gave up, and what people do about it.
 //!
 //! A letter is changed by compare and set alone, so that of two people at once one acts. A replay goes in three steps: it claims
-//! the letter for a minute, sends the message, and says so in the letter. When the process dies:
+//! the letter for a minute, sends the message, and says so in the letter. A broker that gives no word within 45 seconds may have
+//! the message or not: the claim stands until its minute is over, as after a death. When the process dies:
 //! - before the claim: nothing has happened;
 //! - between the claim and the broker's word: the claim lapses after its minute, and the letter is pending as before. Whether
 //!   the message went out is not known; a second replay sends it again, and the consumer's guard or inbox drops one of them;
 //! - between the broker's word and the letter's change: the same, and the message is on its way. The letter is pending still,
-//!   and its replay is not counted: a second one sends the message again under the same number, and guard or inbox drop one;
+//!   and its replay is not counted: a second one sends the message again, and guard or inbox drop one;
 //! - after the letter's change: the replay is over.
 //!
 //! Parking a message is one step, and the consumer acknowledges after it: if it dies between the two, the message comes again,
@@ -23,7 +24,7 @@ use pillarbox_core::{
     },
 };
 use sha2::{Digest as _, Sha256};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::{DeadLetterSettings, Error, message};
 
@@ -32,8 +33,13 @@ pub const REPLAY_FOR: &str = "pillarbox-replay-for";
 /// The header of a replayed message that says which replay it is.
 pub const REPLAY_NUMBER: &str = "pillarbox-replay";
 
-/// How long a claim stands: longer than a sink may take to answer.
+/// How long a claim stands.
 const CLAIM: Duration = Duration::from_mins(1);
+/// How long a sink may take to answer: its answer is in the letter before the claim is over.
+const WORD: Duration = Duration::from_secs(45);
+
+/// What the claim of a consumer that runs a message alone begins with.
+const ALONE: &str = "alone/";
 
 /// A queue of dead letters. Cheap to clone.
 ///
@@ -137,11 +143,7 @@ impl DeadLetters {
         if self.store.insert(&new).await? {
             return Ok(new.id);
         }
-        self.change(&new.id, |stored| {
-            let kept = Letter { replays: stored.replays, history: stored.history.clone(), ..new.clone() };
-            Ok(Letter { version: stored.version, ..kept })
-        })
-        .await?;
+        self.change(&new.id, |stored| Ok(again(stored, &new))).await?;
         Ok(new.id)
     }
 
@@ -183,11 +185,17 @@ impl DeadLetters {
         let now = self.store.now().await?;
         let claimed = self.change(id, |letter| claimed(letter, now, &by, self.most_replays)).await?;
         let message = replayed_message(&claimed);
-        let answer = sink.send(std::slice::from_ref(&message)).await;
+        let Ok(answer) = timeout(WORD, sink.send(std::slice::from_ref(&message))).await else {
+            let words = format!(
+                "no word within {WORD:?}, so it is not known whether it has the message: the letter can be replayed again in a \
+                 moment, and the consumer's guard or inbox drops one of the two"
+            );
+            return Err(SinkError::unavailable(words).into());
+        };
         let answer = answer.into_iter().next().unwrap_or_else(|| Err(SinkError::failed("the sink gave no answer")));
         if let Err(error) = answer {
             // Nothing was taken: whoever comes next need not wait for the claim's end.
-            self.change(id, |letter| Ok(Letter { claim: None, ..letter.clone() })).await?;
+            self.drop_claim(id, &by).await;
             return Err(error.into());
         }
         let now = self.store.now().await?;
@@ -278,6 +286,69 @@ impl DeadLetters {
         }
     }
 
+    /// Says in a letter that a consumer is about to run a message alone, which may end the process. None: it was said
+    /// before, and [`end_alone`](Self::end_alone) has never come. Also in a queue that is switched off: what ends its process shall
+    /// not do so for ever.
+    pub(crate) async fn begin_alone(&self, parked: &Parked<'_>, by: &str) -> Result<Option<LetterId>, Error> {
+        let now = self.store.now().await?;
+        let by = format!("{ALONE}{by}");
+        let claim = Some(Claim { by: by.clone(), until: now.saturating_add(CLAIM) });
+        let new = Letter { claim, ..letter(parked, now) };
+        if self.store.insert(&new).await? {
+            return Ok(Some(new.id));
+        }
+        let begun = self.change(&new.id, |stored| {
+            let claim = stored.claim.as_ref().filter(|claim| claim.by.starts_with(ALONE) && claim.by != by);
+            if claim.is_some() && stored.status == LetterStatus::Pending {
+                return Err(Error::Busy(stored.id.to_string()));
+            }
+            Ok(again(stored, &new))
+        });
+        match begun.await {
+            Ok(begun) => Ok(Some(begun.id)),
+            Err(Error::Busy(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What ran alone has ended, and its process has not: there is nothing to be kept, unless the message was parked meanwhile.
+    pub(crate) async fn end_alone(&self, id: &LetterId, by: &str, consumer: &str) -> Result<(), Error> {
+        let now = self.store.now().await?;
+        let actor = Actor::new(consumer).because("it was delivered too often, ran alone and did no harm");
+        let closed = self.change(id, |letter| {
+            let is_ours = letter.claim.as_ref().and_then(|claim| claim.by.strip_prefix(ALONE)) == Some(by);
+            if !is_ours {
+                return Err(Error::Busy(letter.id.to_string()));
+            }
+            // A replay that was a suspect is a replay still.
+            let status = if letter.replays > 0 { LetterStatus::Replayed } else { LetterStatus::Discarded };
+            // Once: it may run alone many times.
+            let is_told = letter.history.last().is_some_and(|last| last.who == actor.who && last.why == actor.why);
+            let letter = if is_told { letter.clone() } else { acted(letter, now, "discard", &actor) };
+            Ok(Letter { status, finished_at: Some(now), claim: None, ..letter })
+        });
+        match closed.await {
+            Ok(_) | Err(Error::Busy(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends a claim before its time, if it is this one yet.
+    async fn drop_claim(&self, id: &LetterId, by: &str) {
+        let dropped = self.change(id, |letter| {
+            if letter.claim.as_ref().is_none_or(|claim| claim.by != by) {
+                return Err(Error::Busy(letter.id.to_string()));
+            }
+            Ok(Letter { claim: None, ..letter.clone() })
+        });
+        match dropped.await {
+            Ok(_) | Err(Error::Busy(_)) => {}
+            Err(error) => {
+                tracing::warn!(letter = %id, error = &error as &dyn std::error::Error, "a claim could not be dropped: it ends by itself");
+            }
+        }
+    }
+
     /// Compares and sets until it is set.
     async fn change(&self, id: &LetterId, to: impl Fn(&Letter) -> Result<Letter, Error>) -> Result<Letter, Error> {
         loop {
@@ -324,6 +395,11 @@ fn letter(parked: &Parked<'_>, now: Timestamp) -> Letter {
         claim: None,
         history: Vec::new(),
     }
+}
+
+/// A letter that is pending again: its replays count on.
+fn again(stored: &Letter, new: &Letter) -> Letter {
+    Letter { version: stored.version, replays: stored.replays, history: stored.history.clone(), ..new.clone() }
 }
 
 /// The id of the letter of a consumer and a message.

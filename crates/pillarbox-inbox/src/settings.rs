@@ -91,7 +91,7 @@ pub struct ConsumerSettings {
     pub prefetch: usize,
     /// How many messages share a transaction at the most.
     pub messages_per_transaction: usize,
-    /// After how many deliveries without an end a message is parked unread.
+    /// After how many deliveries without an end a message runs alone.
     pub max_deliveries: u32,
     /// What becomes of a message whose type no handler takes.
     pub on_unknown: OnUnknown,

@@ -1,4 +1,10 @@
 //! Messages that a consumer has given up, in a bucket: a document each.
+//!
+//! A document is the letter in one line of JSON, without its payload, and the payload behind it, to the byte. It has to fit into one
+//! message of the server's (`max_payload`), and is larger than the message that was given up by what JSON has of its headers, its
+//! history and the reason: a few kilobytes. What does not fit is refused, and the consumer holds it.
+
+use std::fmt;
 
 use bytes::Bytes;
 use pillarbox_core::{
@@ -90,7 +96,7 @@ impl NatsLetters {
     fn letter(&self, document: &[u8]) -> Result<Letter, StoreError> {
         let unreadable =
             |error| self.letters.told(StoreErrorKind::Schema, &format_args!("a letter can't be read: {error}"));
-        Letter::from_json(document).map_err(unreadable)
+        read(document).map_err(unreadable)
     }
 }
 
@@ -99,7 +105,21 @@ fn key(id: &LetterId) -> String {
 }
 
 fn document(letter: &Letter) -> Bytes {
-    letter.to_json().into()
+    let mut document = Letter { payload: Bytes::new(), ..letter.clone() }.to_json();
+    document.push(b'\n');
+    document.extend_from_slice(&letter.payload);
+    document.into()
+}
+
+fn read(document: &[u8]) -> Result<Letter, impl fmt::Display> {
+    match document.iter().position(|byte| *byte == b'\n') {
+        Some(end) => {
+            let payload = Bytes::copy_from_slice(&document[end + 1..]);
+            Letter::from_json(&document[..end]).map(|letter| Letter { payload, ..letter })
+        }
+        // As it was written before: the payload is in the JSON.
+        None => Letter::from_json(document),
+    }
 }
 
 impl DeedStore for NatsLetters {
@@ -163,5 +183,53 @@ impl LetterStore for NatsLetters {
 
     fn now(&self) -> BoxFuture<'_, Result<Timestamp, StoreError>> {
         Box::pin(async { Ok(self.letters.touch(CLOCK).await?.into()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn letter(payload: Vec<u8>) -> Letter {
+        Letter {
+            id: LetterId("0f".repeat(16)),
+            version: 3,
+            consumer: "billing".into(),
+            event_id: "e-1".into(),
+            event_type: "OrderPlaced".into(),
+            topic: "orders".into(),
+            key: None,
+            content_type: "application/octet-stream".into(),
+            attributes: vec![("id".into(), "e-1".into())],
+            headers: vec![("h".into(), "two\nlines".into())],
+            payload: payload.into(),
+            reason: "declined".into(),
+            attempts: 10,
+            dead_at: Timestamp::from_micros(17),
+            source: None,
+            saga_id: None,
+            correlation_id: None,
+            replays: 0,
+            status: LetterStatus::Pending,
+            finished_at: None,
+            claim: None,
+            history: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_document_gives_the_letter_back_whenever_it_was_written() {
+        for payload in [&b""[..], b"{\"a\": 1}", b"\n\n", b"\xff\n\x00"] {
+            let letter = letter(payload.into());
+            assert_eq!(read(&document(&letter)).ok(), Some(letter.clone()));
+            assert_eq!(read(&letter.to_json()).ok(), Some(letter));
+        }
+        assert!(read(b"{}\n").is_err());
+    }
+
+    #[test]
+    fn a_payload_takes_no_more_room_than_it_has() {
+        let empty = document(&letter(Vec::new())).len();
+        assert_eq!(document(&letter(vec![0xff; 100_000])).len(), empty + 100_000);
     }
 }

@@ -171,14 +171,14 @@ impl Outlet {
         let target = self
             .rules
             .target(event)
-            .map_err(|unfit| HandlerError::msg(format!("{}: {unfit}", self.name)).permanent())?;
+            .map_err(|unfit| HandlerError::msg(format!("{}: {unfit}", self.name)).permanent().unsent())?;
         let message = traced(event, delivery.trace(), target, self.mode, &self.source);
         if let Some(largest) = self.sink.abilities().largest
             && message.payload.len() > largest
         {
             let size = message.payload.len();
             let words = format!("{}: the payload has {size} bytes, and {largest} is the most that it takes", self.name);
-            return Err(HandlerError::msg(words).permanent());
+            return Err(HandlerError::msg(words).permanent().unsent());
         }
         Ok(message)
     }
@@ -220,7 +220,8 @@ impl Outlet {
         let failure = HandlerError::msg(format!("{}: {error}", self.name));
         match (error.kind(), error.retry_after()) {
             (SinkErrorKind::Rejected, _) => failure.permanent(),
-            (SinkErrorKind::Unavailable, _) => failure.unavailable(),
+            (SinkErrorKind::Unavailable, Some(after)) => failure.unavailable_for(after),
+            (SinkErrorKind::Unavailable, None) => failure.unavailable(),
             (SinkErrorKind::Failed, Some(after)) => failure.retry_after(after),
             (SinkErrorKind::Failed, None) => failure,
         }

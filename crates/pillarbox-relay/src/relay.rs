@@ -13,10 +13,6 @@ use crate::{
     config::{Config, SinkConfig},
 };
 
-/// What all relays of an outbox are called. A node of another group has other handlers, and the two would take each
-/// other's events.
-const GROUP: &str = "relay";
-
 /// What may be under way is in so many hands, where there is one sink: while some wait for the sink's word, others gather.
 const HANDS: usize = 4;
 
@@ -38,7 +34,7 @@ impl<S: Store> Relay<S> {
     /// The same, and messages continue the traces of their events: the span of each is a child of the write's, and
     /// the message's headers lead to it.
     pub async fn start_with(config: &Config, store: S, tracer: Option<Arc<dyn Tracer>>) -> Result<Self, OutboxError> {
-        let mut builder = config.outbox.of_relay(Outbox::multi_node(store)).group(GROUP);
+        let mut builder = config.outbox.of_relay(Outbox::multi_node(store)).group(group(config));
         // As they were given: the workers are shared out below.
         builder.validate()?;
         if let Some(tracer) = tracer {
@@ -88,6 +84,19 @@ impl<S> fmt::Debug for Relay<S> {
     }
 }
 
+/// What the relays of an outbox are called. A node of another group has other handlers or other routes, and the two would
+/// take each other's events.
+fn group(config: &Config) -> String {
+    let sinks: Vec<_> = config.sinks.iter().map(|(name, sink)| (name, sink.kind())).collect();
+    let routes = serde_json::json!([sinks, config.rules.outline()]);
+    format!("relay (routes {:016x})", fingerprint(routes.to_string().as_bytes()))
+}
+
+/// FNV-1a: the same in every build, on every machine.
+fn fingerprint(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
 /// Tries every sink, all at once: its name, and what it says.
 pub async fn check_sinks(config: &Config) -> Vec<(String, Sent)> {
     let tried = config.sinks.iter().map(async |(name, sink)| {
@@ -97,4 +106,41 @@ pub async fn check_sinks(config: &Config) -> Vec<(String, Sent)> {
         (name.clone(), said.unwrap_or_else(|_| Err(late())))
     });
     futures_util::future::join_all(tried).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Source;
+
+    fn group_of(text: &str) -> String {
+        let text = format!("outbox.url = \"sqlite:x.db\"\n[sinks.out]\ntype = \"stdout\"\n{text}");
+        group(&Config::read(&Source::new().text(text)).unwrap())
+    }
+
+    #[test]
+    fn relays_are_one_group_if_they_have_the_same_sinks_and_rules() {
+        let plain = group_of("");
+        assert_eq!(plain, "relay (routes 55a685a9dbea0bba)", "the same in every build");
+        // What does not decide where events go.
+        assert_eq!(plain, group_of("[messages]\nbatch = 7\nsource = \"/shop\""));
+        let named = group_of("[[rules]]\nname = \"a\"\ntopic = \"{tenant}\"");
+        assert_eq!(named, group_of("[[rules]]\nname = \"b\"\ntopic = \"{tenant}\""));
+        let others = [
+            plain,
+            named,
+            group_of("[[rules]]\ntopic = \"x\""),
+            group_of("[[rules]]\nkey = \"x\""),
+            group_of("[[rules]]\nheaders = { x = \"x\" }"),
+            group_of("[[rules]]\ndrop = true"),
+            group_of("[[rules]]\nmatch = { event_type = \"x\" }"),
+            group_of("[[rules]]\nmatch = { aggregate_type = \"x\" }"),
+            group_of("[[rules]]\nmatch = { tenant = \"x\" }"),
+            group_of("[[rules]]\nmatch = { headers = { x = [\"x\"] } }"),
+            group_of("[messages]\nunmatched = []"),
+            group_of("[sinks.second]\ntype = \"stdout\"\n[messages]\nunmatched = [\"out\"]"),
+        ];
+        let different: std::collections::BTreeSet<_> = others.iter().collect();
+        assert_eq!(different.len(), others.len(), "{others:?}");
+    }
 }

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use pillarbox_core::Event;
+use serde_json::{Value, json};
 
 use crate::template::{Lacking, Template};
 
@@ -96,6 +97,19 @@ impl Rules {
         Ok(Target { topic, key, headers: rule.headers.iter().filter_map(header).collect() })
     }
 
+    /// All that decides where events go and as what, and nothing else. In lists: their order is the same in every build.
+    pub(crate) fn outline(&self) -> Value {
+        let text = |template: &Option<Template>| template.as_ref().map(|template| template.as_str().to_owned());
+        let rule = |rule: &Rule| {
+            let Matches { event_type, aggregate_type, tenant, headers } = &rule.matches;
+            let sinks: Vec<&str> = rule.sinks.iter().map(|name| &**name).collect();
+            let set: Vec<_> = rule.headers.iter().map(|(name, template)| (name, template.as_str())).collect();
+            json!([event_type, aggregate_type, tenant, headers, sinks, text(&rule.topic), text(&rule.key), set])
+        };
+        let default: Vec<&str> = self.default.iter().map(|name| &**name).collect();
+        json!([self.rules.iter().map(rule).collect::<Vec<_>>(), default])
+    }
+
     fn of(&self, event: &Event) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.matches.accept(event))
     }
@@ -185,6 +199,21 @@ mod tests {
     fn a_rule_without_sinks_drops() {
         let rules = Rules::new([rule("noise", &["Ping"], &[])], ["d".into()]);
         assert!(!rules.lead_to("d", &event("Ping")));
+    }
+
+    #[test]
+    fn aggregates_are_told_apart_by_their_type() {
+        let mut one = rule("one", &[], &["a"]);
+        one.matches.aggregate_type = vec!["Order".into(), "Invoice*".into()];
+        let rules = Rules::new([one], ["d".into()]);
+        for (aggregate, sink, other) in
+            [("Order", "a", "d"), ("InvoiceLine", "a", "d"), ("Orders", "d", "a"), ("order", "d", "a")]
+        {
+            let event = Event::builder("Placed").aggregate(aggregate, "7").json(&1).build().unwrap();
+            assert!(rules.lead_to(sink, &event) && !rules.lead_to(other, &event), "{aggregate}");
+        }
+        let none = Event::builder("Placed").json(&1).build().unwrap();
+        assert!(rules.lead_to("d", &none));
     }
 
     #[test]

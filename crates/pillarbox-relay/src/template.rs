@@ -70,6 +70,11 @@ impl Template {
         Ok(Self { text, parts })
     }
 
+    /// As it was written.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
     /// Fills it in. What the event lacks is the error.
     pub fn fill(&self, event: &Event) -> Result<String, Lacking> {
         let mut filled = String::new();

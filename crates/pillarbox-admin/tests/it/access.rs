@@ -197,3 +197,28 @@ async fn ones_own_authentication_says_who_it_is() {
     ask(&bed, post("root")).await.ok();
     assert_eq!(bed.text("select actor from outbox_action").await, "root");
 }
+
+/// The page sends cookies where they may say who it is, and never beside a token.
+#[tokio::test]
+async fn the_page_works_behind_ones_own_authentication_by_cookie() {
+    let access = Access::behind_your_own(|parts| {
+        (parts.headers.get("cookie")? == "session=7").then(|| Identity::operator("root"))
+    });
+    let bed = Bed::with(access, |admin| admin).await;
+    let page = async |path: &str| {
+        let with_cookie = Request::get(format!("/api/admin{path}")).header("cookie", "session=7");
+        let answer = ask(&bed, with_cookie).await;
+        assert_eq!(answer.status, 200, "{path}");
+        answer.text
+    };
+    assert!(page("/docs").await.contains("<html lang=\"en\" data-credentials=\"same-origin\">"));
+    let script = page("/docs.js").await;
+    assert!(script.contains("const { credentials } = document.documentElement.dataset;"), "{script}");
+    // Every request of the page is sent so.
+    assert_eq!(script.matches("fetch(").count(), script.matches("credentials }").count() - 1, "{script}");
+    page("/openapi.json").await;
+    ask(&bed, Request::get("/api/admin/openapi.json")).await.problem(401);
+
+    let by_token = Bed::new().await.send("GET", "/docs", None, None).await.text;
+    assert!(by_token.contains("data-credentials=\"omit\""), "{by_token}");
+}

@@ -6,7 +6,7 @@ use pillarbox_core::{
     domain::Timestamp,
     port::{
         Actor, BoxFuture, Deed, DeedPlace, DeedQuery, DeedStore as _, InboxUpkeep as _, Letter, LetterAction, LetterId,
-        LetterPlace, LetterQuery, LetterStatus, LetterStore as _,
+        LetterPlace, LetterQuery, LetterStatus, LetterStore as _, StoreError, StoreErrorKind,
     },
 };
 use pillarbox_sqlite::{SqliteInbox, SqliteStore};
@@ -14,6 +14,9 @@ use pillarbox_testkit::letters::letter;
 use serde_json::{Value, json};
 
 use crate::bed::{ADA, Bed, VIC, each, id, tokens};
+
+/// The store of this queue takes no longer payload, as one of NATS.
+const LARGEST: usize = 100_000;
 
 /// A queue that sends letters nowhere.
 pub(crate) struct Queue(SqliteInbox);
@@ -73,6 +76,9 @@ impl Letters for Queue {
     ) -> BoxFuture<'a, Result<(), LetterError>> {
         Box::pin(async move {
             let mut letter = self.0.find(id).await?.ok_or_else(|| LetterError::Unknown(id.clone()))?;
+            if payload.len() > LARGEST {
+                return Err(StoreError::new(StoreErrorKind::Rejected, "max payload size exceeded").into());
+            }
             if serde_json::from_slice::<Value>(&payload).is_err() {
                 return Err(LetterError::Payload { id: id.clone(), why: "it is no JSON".into() });
             }
@@ -144,6 +150,8 @@ async fn dead_letters_are_listed_counted_shown_replayed_and_discarded() {
     assert_eq!((&edited["payload"], &edited["history"][0]["action"]), (&json!({ "total": 1 }), &json!("edit")));
     put(2, json!({ "payload_base64": "AA==" })).await.problem(422);
     put(2, json!({})).await.problem(400);
+    let large = put(2, json!({ "payload": "x".repeat(LARGEST) })).await.problem(422);
+    assert!(large["detail"].as_str().unwrap().contains("max payload size exceeded"), "{large}");
     put(99, json!({ "payload": 1 })).await.problem(404);
     bed.post(&format!("/dlq/{}/replay", id(3)), json!({ "because": "fixed" })).await.ok();
     bed.post(&format!("/dlq/{}/replay", id(3)), json!({})).await.problem(409);
@@ -276,6 +284,10 @@ async fn many_letters_are_replayed_and_discarded_from_old_to_new() {
     ] {
         assert_eq!(bed.post("/dlq/discard", body).await.problem(400)["parameter"], name);
     }
+    assert_eq!(
+        bed.post("/dlq/discard", json!({ "filter": { "topic": "x" }, "limit": 10_001 })).await.ok()["changed"],
+        0
+    );
     bed.send("POST", "/dlq/discard", Some(VIC), Some(json!({ "all": true }))).await.problem(403);
     assert_eq!(bed.get("/dlq/count").await.ok()["count"], 1);
     Bed::new().await.post("/dlq/replay", json!({ "all": true })).await.problem(404);
@@ -380,6 +392,49 @@ async fn a_viewer_sees_no_redacted_value_in_the_history_of_a_letter() {
     // The rest stays as it was written, in its order.
     let seen = bed.send("GET", &path, Some(VIC), None).await;
     assert!(seen.text.contains(r#""payload":{"z":1,"total":"[redacted]","a":2}"#), "{}", seen.text);
+}
+
+/// The reason outlives the payload that it quotes; and in structured mode the payload stands in the message's data.
+#[tokio::test]
+async fn a_viewer_sees_no_redacted_value_in_the_reason_of_a_letter() {
+    let (_folder, queue) = some_letters().await;
+    let reason = || "no card 4711-0815".to_owned();
+    let structured = r#"{"specversion": "1.0", "data": {"card": {"number": "4711-0815"}}}"#;
+    let edited =
+        LetterAction { at: letter(8).dead_at, what: "edit".into(), who: "ada".into(), why: None, before: None };
+    for more in [
+        Letter { payload: r#"{"card": {"number": "4711-0815"}}"#.into(), reason: reason(), ..letter(6) },
+        Letter {
+            content_type: "application/cloudevents+json".into(),
+            payload: structured.into(),
+            reason: reason(),
+            ..letter(7)
+        },
+        // As it was written before edits kept what they replaced.
+        Letter { reason: reason(), history: vec![edited], ..letter(8) },
+    ] {
+        assert!(queue.0.insert(&more).await.unwrap());
+    }
+    let rules = Redaction::new().path("$.card.number").unwrap();
+    let bed = Bed::with(tokens(), |admin| admin.letters(queue).redact(rules)).await;
+    let path = |number: u8| format!("/dlq/{number:032x}");
+    for number in ["0000-0000", "1111-1111"] {
+        let edit = json!({ "payload": { "card": { "number": number } } });
+        bed.send("PUT", &format!("{}/payload", path(6)), Some(ADA), Some(edit)).await.ok();
+    }
+    for (number, told) in [(6, "no card [redacted]"), (7, "no card [redacted]"), (8, "[redacted]")] {
+        let seen = bed.send("GET", &path(number), Some(VIC), None).await;
+        assert!(!seen.text.contains("4711"), "{}", seen.text);
+        assert_eq!(seen.ok()["reason"], told);
+        assert_eq!(bed.get(&path(number)).await.ok()["reason"], reason());
+    }
+    for path in ["/dlq", "/dead?origin=billing", "/actions"] {
+        let seen = bed.send("GET", path, Some(VIC), None).await;
+        assert!(!seen.text.contains("4711"), "{path}: {}", seen.text);
+        seen.ok();
+    }
+    let seen = bed.send("GET", &path(7), Some(VIC), None).await.ok();
+    assert_eq!(seen["payload"]["data"], json!({ "card": { "number": "[redacted]" } }));
 }
 
 /// "errors name the inbox's tables and the command that makes them"

@@ -1,13 +1,21 @@
 //! The dead letter queue of `pillarbox-inbox` behind the API.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use pillarbox_core::port::{Abilities, BoxFuture, Letter, LetterStore as _, Message, Sent, Sink};
+use axum::{
+    body::{Body, Bytes},
+    http::Request,
+};
+use pillarbox_admin::{Access, Admin, Asked, Identity, Letters, Limits};
+use pillarbox_core::port::{
+    Abilities, Actor, BoxFuture, Deed, DeedPlace, DeedQuery, Letter, LetterId, LetterPlace, LetterQuery,
+    LetterStore as _, Message, Sent, Sink,
+};
 use pillarbox_inbox::{DeadLetters, MemoryLetters, Parked};
-use pillarbox_testkit::{MemoryBroker, letters::letter};
+use pillarbox_testkit::{MemoryBroker, MemoryStore, letters::letter};
 use serde_json::json;
 
-use crate::bed::{ADA, Bed, tokens};
+use crate::bed::{ADA, Bed, answer, tokens};
 
 /// A1.
 #[tokio::test]
@@ -104,4 +112,91 @@ async fn many_letters_are_refused_where_there_is_no_sink() {
     let detail = problem["detail"].as_str().unwrap();
     assert!(detail.contains("no sink") && detail.contains("--config FILE or --broker URL"), "{detail}");
     assert_eq!(bed.post("/dlq/discard", json!({ "all": true })).await.ok()["changed"], 1);
+}
+
+/// A queue whose store takes its time to list.
+struct Slow(DeadLetters);
+
+impl Letters for Slow {
+    fn list<'a>(
+        &'a self,
+        query: &'a LetterQuery,
+        after: Option<&'a LetterPlace>,
+        limit: u32,
+    ) -> Asked<'a, Vec<Letter>> {
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_secs(8)).await;
+            Letters::list(&self.0, query, after, limit).await
+        })
+    }
+
+    fn count<'a>(&'a self, query: &'a LetterQuery) -> Asked<'a, u64> {
+        Letters::count(&self.0, query)
+    }
+
+    fn find<'a>(&'a self, id: &'a LetterId) -> Asked<'a, Option<Letter>> {
+        Letters::find(&self.0, id)
+    }
+
+    fn deeds<'a>(&'a self, query: &'a DeedQuery, after: Option<&'a DeedPlace>, limit: u32) -> Asked<'a, Vec<Deed>> {
+        Letters::deeds(&self.0, query, after, limit)
+    }
+
+    fn replay<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()> {
+        Letters::replay(&self.0, id, actor)
+    }
+
+    fn discard<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()> {
+        Letters::discard(&self.0, id, actor)
+    }
+
+    fn edit<'a>(&'a self, id: &'a LetterId, payload: Bytes, actor: &'a Actor) -> Asked<'a, ()> {
+        Letters::edit(&self.0, id, payload, actor)
+    }
+}
+
+/// Where half the time of a request is over before its first letter, it goes on all the same, and so does the next.
+#[tokio::test(start_paused = true)]
+async fn many_letters_come_to_their_end_over_a_slow_store() {
+    let letters = MemoryLetters::new();
+    for number in 1..=3 {
+        assert!(letters.insert(&letter(number)).await.unwrap());
+    }
+    // The newest is asked for, and then a page: that is 16 of 15 seconds.
+    let queue = Slow(DeadLetters::new(letters.clone()));
+    let access = Access::everybody(Identity::operator("ada"));
+    let limits = Limits { time: Duration::from_secs(30), ..Limits::default() };
+    let router = Admin::new(MemoryStore::virtual_time(), access).letters(queue).limits(limits).router();
+    let (mut body, mut changed) = (json!({ "all": true }), 0);
+    for _ in 0..3 {
+        let request = Request::post("/dlq/discard").header("content-type", "application/json");
+        let done = answer(&router, request.body(Body::from(body.to_string())).unwrap()).await.ok();
+        changed += done["changed"].as_u64().unwrap();
+        if done["next"].is_null() {
+            break;
+        }
+        body["cursor"] = done["next"].clone();
+    }
+    assert_eq!(changed, 3);
+}
+
+/// Consumers have dead letters with or without an outbox beside them.
+#[tokio::test]
+async fn letters_are_looked_at_and_acted_upon_without_an_outbox() {
+    let letters = MemoryLetters::new();
+    assert!(letters.insert(&letter(1)).await.unwrap());
+    let access = Access::everybody(Identity::operator("ada"));
+    let router = Admin::of_letters(DeadLetters::new(letters), access).router();
+    let get = async |path: &str| answer(&router, Request::get(path).body(Body::empty()).unwrap()).await;
+    assert_eq!(get("/dead/count").await.ok(), json!({ "count": 1, "outbox": 0, "letters": 1 }));
+    assert_eq!(get("/dead").await.ok()["dead"][0]["origin"], "billing");
+    let path = format!("/dlq/{:032x}", 1);
+    let gone = answer(&router, Request::delete(&path).body(Body::empty()).unwrap()).await;
+    assert_eq!(gone.status, 204);
+    assert_eq!(get("/actions").await.ok()["actions"][0]["action"], "discard");
+    assert_eq!(get("/actions?origin=outbox").await.ok()["actions"], json!([]));
+    for path in ["/events", "/events/count", "/events/1", "/stats", "/fleet"] {
+        let problem = get(path).await.problem(404);
+        assert!(problem["detail"].as_str().unwrap().contains("no outbox"), "{problem}");
+    }
 }

@@ -21,13 +21,49 @@ async fn bed(rules: Redaction) -> Bed {
     bed
 }
 
+/// An error outlives the payload that it quotes: what an edit has replaced is taken out of it too.
+#[tokio::test]
+async fn an_error_shows_nothing_of_a_payload_that_was_edited() {
+    for rules in [rules(), rules().hide_payloads()] {
+        let bed = bed(rules).await;
+        let edit = async |number, payload| {
+            let edit = json!({ "payload": payload });
+            bed.send("PUT", &format!("/events/{}/payload", id(number)), Some(ADA), Some(edit)).await.ok();
+        };
+        // Twice, so that the last one but one is looked at; and to a payload that has none of the paths.
+        edit(3, json!({ "card": { "number": "0000-0000" } })).await;
+        edit(3, json!({ "card": null })).await;
+        edit(21, json!("new")).await;
+        bed.run("update outbox_event set last_error = 'no mail to ada@example.org' where seq = 21").await;
+        for path in ["/events/3", "/events/21", "/events?limit=500", "/dead?limit=500"] {
+            let seen = bed.send("GET", path, Some(VIC), None).await;
+            assert!(SECRETS.iter().all(|secret| !seen.text.contains(secret)), "{path}: {}", seen.text);
+            seen.ok();
+        }
+        let seen = async |path| bed.send("GET", path, Some(VIC), None).await.ok()["last_error"].clone();
+        assert_eq!(seen("/events/3").await, "the carrier refused it: card [redacted] of 3");
+        assert_eq!(seen("/events/21").await, "[redacted]", "nobody knows where in a text the values are");
+        assert_eq!(bed.get("/events/3").await.ok()["last_error"], "the carrier refused it: card 4711-0815 of 3");
+    }
+}
+
+/// A row that can't be decoded has values that nobody has looked at.
+#[tokio::test]
+async fn an_error_of_what_can_not_be_decoded_is_not_shown() {
+    let bed = bed(rules()).await;
+    bed.run("update outbox_event set headers = '\"c2VjcmV0\"' where seq = 3").await;
+    let seen = bed.send("GET", "/events/3", Some(VIC), None).await;
+    assert!(SECRETS.iter().all(|secret| !seen.text.contains(secret)), "{}", seen.text);
+    assert_eq!(seen.ok()["undecodable"], "[redacted]");
+}
+
 const LOOKS: [&str; 6] = ["/events?limit=500", "/events/3", "/events/20", "/events/21", "/dead?limit=500", "/actions"];
 
 #[tokio::test]
 async fn a_viewer_is_given_no_redacted_value_anywhere() {
     let bed = bed(rules()).await;
-    // An edit keeps the old payload, which is a payload too.
-    let edit = json!({ "payload": { "card": { "number": "4711-0815" } } });
+    // An edit keeps the old payload, which is a payload too, and the error, which quotes it.
+    let edit = json!({ "payload": { "card": { "number": "0000-0000" } } });
     bed.send("PUT", &format!("/events/{}/payload", id(3)), Some(ADA), Some(edit)).await.ok();
     for path in LOOKS {
         let seen = bed.send("GET", path, Some(VIC), None).await;

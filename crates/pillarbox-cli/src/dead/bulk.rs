@@ -9,7 +9,7 @@ use std::{
     process::ExitCode,
 };
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
@@ -65,7 +65,10 @@ struct Done {
 impl Bulk {
     /// Which sides the origin and the filters leave.
     async fn sides(&self, api: &Api) -> Result<Vec<Side>, Error> {
-        let of_outbox = self.origin.as_deref().is_none_or(|origin| origin == OUTBOX);
+        let asks_outbox = self.origin.as_deref().is_none_or(|origin| origin == OUTBOX);
+        // Without an outbox there are no events, unless somebody asks for them. A page of one is the least to ask.
+        let page = [("limit", "1".to_owned()), ("payloads", "false".to_owned())];
+        let of_outbox = asks_outbox && (self.origin.is_some() || !api.get("/events", &page).await?.is_missing());
         let mut sides = Vec::new();
         if of_outbox {
             sides.push(Side::Events);
@@ -111,6 +114,51 @@ impl Bulk {
         body.extend(self.because.clone().map(|why| ("because".to_owned(), Value::from(why))));
         body.extend(cursor.map(|cursor| ("cursor".to_owned(), cursor.clone())));
         body.into()
+    }
+
+    /// Goes through the sides, with a bar where it can be drawn.
+    async fn act(
+        &self,
+        api: &Api,
+        sides: &[Side],
+        target: ProgressDrawTarget,
+        mut end: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<Done, Error> {
+        let bar = self.bar(api, sides, target).await?;
+        let mut done = Done::default();
+        for side in sides {
+            let worked = self.work(api, *side, &mut done, &bar, &mut end).await;
+            worked.inspect_err(|_| {
+                bar.abandon();
+                if done.events + done.letters > 0 {
+                    eprintln!("{} were {} before it failed", done.words(sides), self.act.done());
+                }
+            })?;
+            if done.cut {
+                break;
+            }
+        }
+        bar.finish_and_clear();
+        Ok(done)
+    }
+
+    async fn bar(&self, api: &Api, sides: &[Side], target: ProgressDrawTarget) -> Result<ProgressBar, Error> {
+        if target.is_hidden() {
+            return Ok(ProgressBar::hidden());
+        }
+        let mut count = 0;
+        for side in sides {
+            let mut query = self.narrowed(*side);
+            query.push(("status", if *side == Side::Events { "DEAD" } else { "PENDING" }.to_owned()));
+            let answer = api.get(&format!("{}/count", side.path()), &query).await?;
+            count += answer.value()?["count"].as_u64().unwrap_or(0);
+        }
+        let style = ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} {msg}, {eta} left");
+        let bar = ProgressBar::with_draw_target(Some(count), target).with_message(self.act.done());
+        let bar = style.map_or(bar.clone(), |style| bar.with_style(style));
+        // Before the first answer, which may take its time.
+        bar.tick();
+        Ok(bar)
     }
 
     /// Goes on until the side is done, or somebody interrupts it.
@@ -167,23 +215,12 @@ impl Done {
 }
 
 pub(super) async fn run(api: &Api, bulk: &Bulk, json: bool) -> Result<ExitCode, Error> {
-    let mut end = pin!(interrupted()?);
+    let end = pin!(interrupted()?);
+    // A bar on a terminal, and nothing elsewhere.
+    let draws = !json && !bulk.dry_run && std::io::stderr().is_terminal();
+    let target = if draws { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let sides = bulk.sides(api).await?;
-    let bar = bar(api, bulk, &sides, json).await?;
-    let mut done = Done::default();
-    for side in &sides {
-        let worked = bulk.work(api, *side, &mut done, &bar, &mut end).await;
-        worked.inspect_err(|_| {
-            bar.abandon();
-            if done.events + done.letters > 0 {
-                eprintln!("{} were {} before it failed", done.words(&sides), bulk.act.done());
-            }
-        })?;
-        if done.cut {
-            break;
-        }
-    }
-    bar.finish_and_clear();
+    let done = bulk.act(api, &sides, target, end).await?;
     let Done { events, letters, refused, cut } = done;
     let line = if json {
         let (action, changed, dry_run) = (bulk.act.name(), events + letters, bulk.dry_run);
@@ -208,19 +245,114 @@ pub(super) async fn run(api: &Api, bulk: &Bulk, json: bool) -> Result<ExitCode, 
     Ok(if cut { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// A bar on a terminal, and nothing elsewhere.
-async fn bar(api: &Api, bulk: &Bulk, sides: &[Side], json: bool) -> Result<ProgressBar, Error> {
-    if json || bulk.dry_run || !std::io::stderr().is_terminal() {
-        return Ok(ProgressBar::hidden());
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        sync::{Arc, Mutex, PoisonError},
+    };
+
+    use axum::{
+        Json, Router,
+        routing::{get, post},
+    };
+    use indicatif::TermLike;
+
+    use super::*;
+
+    /// A terminal that remembers what was written on it.
+    #[derive(Clone, Debug, Default)]
+    struct Paper(Arc<Mutex<Vec<String>>>);
+
+    impl Paper {
+        fn lines(&self) -> Vec<String> {
+            let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            lines.iter().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
+        }
     }
-    let mut count = 0;
-    for side in sides {
-        let mut query = bulk.narrowed(*side);
-        query.push(("status", if *side == Side::Events { "DEAD" } else { "PENDING" }.to_owned()));
-        let answer = api.get(&format!("{}/count", side.path()), &query).await?;
-        count += answer.value()?["count"].as_u64().unwrap_or(0);
+
+    impl TermLike for Paper {
+        fn width(&self) -> u16 {
+            100
+        }
+
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn write_line(&self, line: &str) -> io::Result<()> {
+            self.write_str(line)
+        }
+
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
+            Ok(())
+        }
+
+        fn clear_line(&self) -> io::Result<()> {
+            self.write_str("(cleared)")
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
     }
-    let style = ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} {msg}, {eta} left");
-    let bar = ProgressBar::new(count).with_message(bulk.act.done());
-    Ok(style.map_or(bar.clone(), |style| bar.with_style(style)))
+
+    /// An API that has 1,000 events and 200 letters, and takes half of each at a time.
+    fn api() -> Api {
+        let count = |count: u64| get(move || std::future::ready(Json(json!({ "count": count }))));
+        let replay = |half: u64| {
+            post(move |Json(body): Json<Value>| {
+                let next = if body["cursor"].is_null() { json!("7") } else { Value::Null };
+                std::future::ready(Json(json!({ "changed": half, "next": next })))
+            })
+        };
+        let router = Router::new()
+            .route("/events", get(|| std::future::ready(Json(json!({ "events": [], "next": null })))))
+            .route("/events/count", count(1_000))
+            .route("/events/replay", replay(500))
+            .route("/dlq/count", count(200))
+            .route("/dlq/replay", replay(100));
+        Api::Here { router, sink: None }
+    }
+
+    fn all() -> Bulk {
+        Bulk { act: Act::Replay, filter: Vec::new(), origin: None, rate: None, dry_run: false, because: None }
+    }
+
+    /// "progress bar for bulk": over both sides, from nothing to the end, and then it is gone.
+    #[tokio::test]
+    async fn a_bar_says_how_many_of_how_many_are_done() {
+        let (api, bulk, paper) = (api(), all(), Paper::default());
+        let target = ProgressDrawTarget::term_like(Box::new(paper.clone()));
+        let sides = bulk.sides(&api).await.expect("both sides");
+        let done = bulk.act(&api, &sides, target, pin!(std::future::pending())).await.expect("all of them");
+        assert_eq!((done.events, done.letters), (1_000, 200));
+        let lines = paper.lines();
+        let drawn: Vec<_> = lines.iter().filter_map(|line| line.split_once(" of ")).collect();
+        let bar = |full: usize, done: &str| format!("{}{} {done}", "█".repeat(full), "░".repeat(40 - full));
+        let expected = [bar(0, "0"), bar(16, "500"), bar(33, "1,000"), bar(36, "1,100"), bar(40, "1,200")];
+        assert_eq!(drawn.iter().map(|(bar, _)| *bar).collect::<Vec<_>>(), expected, "{lines:?}");
+        assert!(drawn.iter().all(|(_, of)| of.starts_with("1,200 replayed, ") && of.ends_with(" left")), "{lines:?}");
+        assert_eq!(lines.last().map(String::as_str), Some("(cleared)"), "{lines:?}");
+    }
+
+    #[tokio::test]
+    async fn where_nobody_looks_on_nothing_is_drawn_or_counted() {
+        let (api, bulk) = (api(), all());
+        let bar = bulk.bar(&api, &[Side::Events], ProgressDrawTarget::hidden()).await.expect("a bar");
+        assert!(bar.is_hidden() && bar.length().is_none());
+    }
 }

@@ -11,14 +11,14 @@ use axum::{
 };
 use clap::Args;
 use pillarbox::port::Sink;
-use pillarbox_admin::{Access, Admin, Identity, Limits};
+use pillarbox_admin::{Access, Identity, Limits};
 use reqwest::{Client, Method, Url, redirect};
 use serde_json::Value;
 use tower::ServiceExt as _;
 
 use crate::{
     error::Error,
-    letters::{self, Place, Queue, try_out},
+    letters::{Place, try_out},
 };
 
 /// The environment's token for the API. No flag: a command line can be read by everybody.
@@ -63,22 +63,14 @@ impl Desk {
 
     async fn over_database(&self, sink: Option<Arc<dyn Sink>>) -> Result<Api, Error> {
         let settings = self.place.settings()?;
-        if settings.outbox.url().is_empty() {
-            return Err(Error::new("neither a database nor an API is given").advice(
-                "--db URL or PILLARBOX_DB for a database, --config FILE for one that names it, --api URL or PILLARBOX_API for an \
-                 API",
-            ));
-        }
-        let store = letters::open(&settings).await?;
+        let opened = self.place.open(&settings).await?.ok_or_else(|| {
+            Error::new("neither a database nor an API is given").advice(
+                "--db URL or PILLARBOX_DB for a database, --config FILE for one that names it, --letters URL for dead letters \
+                 elsewhere, --api URL or PILLARBOX_API for an API",
+            )
+        })?;
         let access = Access::everybody(Identity::operator(self.who()));
-        let letters = letters::in_database(&store, &settings)?;
-        let mut admin = Admin::new(store, access).limits(Limits::unhurried());
-        if let Some(letters) = letters {
-            admin = admin.letters(Queue(match &sink {
-                Some(sink) => letters.sink(Arc::clone(sink)),
-                None => letters,
-            }));
-        }
+        let admin = opened.admin(access, sink.as_ref()).limits(Limits::unhurried());
         Ok(Api::Here { router: admin.router(), sink })
     }
 

@@ -7,7 +7,7 @@ use std::{error::Error as StdError, path::PathBuf, pin::pin, process::ExitCode, 
 
 use clap::Args as ClapArgs;
 use pillarbox::{
-    AnyOptions, AnyStore, Kind, StoreErrorKind,
+    AnyOptions, AnyStore, Kind, OutboxError, StoreErrorKind,
     opentelemetry::{OpenTelemetry, Telemetry},
     port::{Tracer, UpkeepStore as _},
 };
@@ -48,14 +48,15 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     }
     let telemetry = start_telemetry(&config.telemetry)?;
     logs::start(&config.log, telemetry.as_ref())?;
-    let metrics =
-        serve::metrics(config.outbox.metrics_prefix(), telemetry.as_ref().filter(|_| config.telemetry.metrics))?;
+    // Before it joins: if the port is taken, nothing has been.
+    let collector = telemetry.as_ref().filter(|_| config.telemetry.metrics);
+    let port = serve::open(&config.http, config.outbox.metrics_prefix(), collector).await?;
     let mut told = pin!(interrupted()?);
     let tracer = telemetry.is_some().then(|| Arc::new(OpenTelemetry::new()) as Arc<dyn Tracer>);
     let starting = async {
         let store = open(&config.outbox, config.outbox.url()).await?;
         let relay = Relay::start_with(&config, store, tracer).await;
-        relay.map_err(|error| Error::new("the relay could not start").caused_by(error))
+        relay.map_err(refused)
     };
     let relay = tokio::select! {
         relay = starting => relay?,
@@ -71,11 +72,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     for (name, sink) in &config.sinks {
         tracing::info!(sink = name, kind = sink.kind(), "sending to");
     }
-    let http = if config.http.enabled {
-        Some(serve::start(&config.http, metrics, relay.outbox().clone(), config.outbox.enabled()).await?)
-    } else {
-        None
-    };
+    let http = port.map(|port| port.serve(relay.outbox().clone(), config.outbox.enabled()));
     told.await;
     tracing::info!("stopping: what is under way is finished first; a second signal ends it at once");
     relay.shutdown().await;
@@ -101,6 +98,14 @@ fn read(args: &Args) -> Result<Config, Error> {
     }
     let advice = "pillarbox config --reference prints every setting with its default";
     Config::read(&source).map_err(|error| Error::new("the configuration is refused").caused_by(error).advice(advice))
+}
+
+fn refused(error: OutboxError) -> Error {
+    let advice = "stop the others first, if this one is to take their place: a node that was killed counts until its lease has \
+                  run out (outbox.stale_after); or set another outbox.prefix";
+    let is_other = matches!(error, OutboxError::OtherGroup { .. });
+    let error = Error::new("the relay could not start").caused_by(error);
+    if is_other { error.advice(advice) } else { error }
 }
 
 /// Nothing without an endpoint.

@@ -86,12 +86,17 @@ impl Shop {
 
     /// The consumer `billing` gives up the message of a number, whether or not it did before.
     fn park(&self, number: u32) -> String {
+        let queue = match self.runtime.block_on(AnyStore::open(&self.database)).unwrap() {
+            AnyStore::Sqlite(store) => DeadLetters::new(SqliteInbox::new(&store)),
+            AnyStore::Postgres(store) => DeadLetters::new(PostgresInbox::new(&store)),
+            other => panic!("{other:?}"),
+        };
+        self.park_in(&queue, number)
+    }
+
+    /// The same in this queue.
+    fn park_in(&self, queue: &DeadLetters, number: u32) -> String {
         self.runtime.block_on(async {
-            let queue = match AnyStore::open(&self.database).await.unwrap() {
-                AnyStore::Sqlite(store) => DeadLetters::new(SqliteInbox::new(&store)),
-                AnyStore::Postgres(store) => DeadLetters::new(PostgresInbox::new(&store)),
-                other => panic!("{other:?}"),
-            };
             let message = Incoming {
                 topic: self.topic(),
                 content_type: "application/json".into(),
@@ -366,7 +371,7 @@ fn the_api_is_set_up_by_a_file_and_the_environment() {
     let letter = shop.park(1);
     let tokens = shop.write("tokens", &format!("olga operator {OPERATOR}\nvera viewer {VIEWER}\n"));
     let config = shop.config(&format!(
-        "[admin]\nlisten = \"127.0.0.1:0\"\ntokens = {{ file = {tokens:?} }}\nredact = [\"$.n\"]\n[admin.limits]\nlargest_page = 7\n"
+        "[admin]\nlisten = \"127.0.0.1:0\"\ntokens = {{ file = {tokens:?} }}\nredact = [\"$.n\"]\n[admin.limits]\nlargest_page = 7\nbulk = 8\n"
     ));
     let admin = Admin::start(&["--config", &config], &[("PILLARBOX__ADMIN__HIDE_ERRORS", "true")]);
     let (olga, vera) = (shop.write("olga", OPERATOR), shop.write("vera", VIEWER));
@@ -379,8 +384,13 @@ fn the_api_is_set_up_by_a_file_and_the_environment() {
     assert!(bad(&with(&vera), &["replay", &letter]).contains("only operators act"));
     good(&with(&olga), &["replay", &letter]);
     assert_eq!(shop.sent().len(), 1);
-    let said = bad(&with(&olga), &["list", "--limit", "50"]);
-    assert!(said.contains("a number from 1 to 7") || said.contains("limit"), "{said}");
+    // The limits of the API are no limits of the command: it asks again, and again.
+    (2..=20).for_each(|number| _ = shop.park(number));
+    (1..=19).for_each(|number| shop.die(number));
+    assert_eq!(objects(&good(&with(&olga), &["list", "--json"])).len(), 38);
+    assert_eq!(objects(&good(&with(&olga), &["list", "--json", "--limit", "9"])).len(), 9);
+    assert_eq!(good(&with(&olga), &["replay", "--all"]), "19 events and 19 letters replayed\n");
+    assert_eq!(objects(&good(&with(&olga), &["history", "--json"])).len(), 39);
 
     for (name, value, words) in [
         ("PILLARBOX__ADMIN__LISTN", "x", "Did you mean `listen`?"),
@@ -417,4 +427,88 @@ fn the_tables_of_consumers_are_made_by_the_command_that_errors_name() {
     let migrated = pillarbox(&["migrate", "--db", &url, "--inbox"]);
     assert!(String::from_utf8_lossy(&migrated.stdout).contains("the consumers' tables are there"));
     assert!(bad(&["--db", &url], &["discard", &"0".repeat(32)]).contains("there is no dead letter"));
+}
+
+/// Tables of an inbox stand beside an outbox or without one.
+#[test]
+fn dead_letters_are_worked_on_without_an_outbox() {
+    let shop = Shop::on_sqlite();
+    let letter = shop.park(1);
+    shop.runtime.block_on(async {
+        let AnyStore::Sqlite(store) = AnyStore::open(&shop.database).await.unwrap() else { panic!("another database") };
+        let tables: Vec<String> =
+            sqlx::query_scalar("select name from sqlite_schema where type = 'table' and name like 'outbox%'")
+                .fetch_all(store.pool())
+                .await
+                .unwrap();
+        assert!(tables.len() > 3, "{tables:?}");
+        for table in tables {
+            let drop = sqlx::AssertSqlSafe(format!("drop table {table}"));
+            sqlx::query(drop).execute(store.pool()).await.unwrap();
+        }
+    });
+    let nats = Shared::Nats.url();
+    works_on_letters_alone(&["--db", &shop.database], &nats, &letter);
+    assert_eq!(shop.sent().len(), 1);
+    // An outbox of another version is no missing one.
+    assert!(pillarbox(&["migrate", "--db", &shop.database]).status.success());
+    shop.runtime.block_on(async {
+        let AnyStore::Sqlite(store) = AnyStore::open(&shop.database).await.unwrap() else { panic!("another database") };
+        sqlx::query("insert into outbox_schema (version) values (999)").execute(store.pool()).await.unwrap();
+    });
+    assert!(bad(&["--db", &shop.database], &["list"]).contains("the outbox can't be read"));
+    let neither = ["--db", shop.database.as_str(), "--prefix", "no_", "--inbox-prefix", "none_"];
+    assert!(bad(&neither, &["list"]).contains("pillarbox migrate"));
+}
+
+/// What is done to letters where there is no outbox: over the place itself, and over the API on it.
+fn works_on_letters_alone(place: &[&str], broker: &str, letter: &str) {
+    let listed = objects(&good(place, &["list", "--json"]));
+    assert_eq!((listed.len(), &listed[0]["letter"]["id"]), (1, &json!(letter)));
+    let admin = Admin::start(&[place, &["--listen", "127.0.0.1:0"]].concat(), &[]);
+    let by_api = ["--api", admin.url.as_str()];
+    for over in [place, &by_api] {
+        good(over, &["edit", letter, "--payload", "{\"n\": 7}"]);
+        assert!(good(over, &["show", letter]).contains("card declined"));
+        assert_eq!(good(over, &["discard", "--all", "--dry-run"]), "1 letter would be discarded\n");
+        assert!(bad(over, &["replay", &"0".repeat(26)]).contains("no outbox"));
+        assert!(bad(over, &["discard", "--all", "--origin", "outbox"]).contains("no outbox"));
+    }
+    let with_broker = [place, &["--broker", broker]].concat();
+    assert_eq!(good(&with_broker, &["replay", "--all"]), "1 letter replayed\n");
+    assert_eq!(good(&by_api, &["list"]), "nothing matches\n");
+    let history = objects(&good(place, &["history", letter, "--json"]));
+    let actions: Vec<_> = history.iter().map(|deed| deed["action"].as_str().unwrap()).collect();
+    assert_eq!(actions, ["replay", "edit", "edit"]);
+}
+
+/// I6: dead letters on NATS KV and Redis.
+#[test]
+fn dead_letters_on_nats_and_redis_are_worked_on() {
+    let shop = Shop::on_sqlite();
+    let (nats, redis, name) = (Shared::Nats.url(), Shared::Redis.url(), format!("{}_letters", shop.name));
+    let on_nats = pillarbox_nats::Options::new(&nats).letters(pillarbox_nats::Bucket::named(&name)).unwrap();
+    let on_redis = pillarbox_redis::Options::new(&redis).letters(&name).unwrap();
+    let places = [(&nats, DeadLetters::new(on_nats), 1), (&redis, DeadLetters::new(on_redis), 2)];
+    for (url, queue, number) in places {
+        let letter = shop.park_in(&queue, number);
+        let place = ["--letters", url.as_str(), "--letters-name", name.as_str()];
+        works_on_letters_alone(&place, &nats, &letter);
+        assert_eq!(shop.sent().len(), usize::try_from(number).unwrap());
+        // Beside an outbox they take the place of those in the database.
+        let there = [&place[..], &["--db", &shop.database]].concat();
+        shop.die(number);
+        shop.park_in(&queue, number);
+        assert_eq!(good(&there, &["discard", "--all", "--origin", "billing"]), "1 letter discarded\n",);
+        assert_eq!(good(&there, &["discard", "--all"]), "1 event discarded\n");
+    }
+    for (place, words) in [
+        (&["--letters", "postgres://ada:hush@x", "--letters-name", "a"][..], "those of --db"),
+        (&["--letters", "redis://ada:hush@", "--letters-name", "a"], "--letters is refused"),
+        (&["--letters", "nats://ada:hush@127.0.0.1:1", "--letters-name", "a"], "does not answer"),
+    ] {
+        let said = bad(place, &["list"]);
+        assert!(said.contains(words) && !said.contains("hush"), "{place:?}: {said}");
+    }
+    shop.runtime.block_on(shop.jetstream.delete_stream(format!("KV_{name}"))).unwrap();
 }

@@ -309,41 +309,57 @@ async fn status_shows_what_waits_and_who_owns_what() {
 
 #[tokio::test]
 async fn status_shows_the_keys_that_are_blocked_and_why() {
-    use pillarbox::{Delivery, Event, HandlerError, Outbox, Query, SqliteStore, Status};
+    use pillarbox::{Delivery, Event, HandlerError, Outbox, Query, RetryPolicy, SqliteStore, Status};
 
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("a.db").display());
     let store = SqliteStore::open(&url).await.unwrap();
     let outbox = Outbox::single_node(store)
         .route("Paid", async |_: Delivery| Err::<(), _>(HandlerError::msg("the bank says no").permanent()))
+        .route("Sent", async |_: Delivery| Err::<(), _>(HandlerError::msg("the bank is closed")))
+        .retry(RetryPolicy::fixed(std::time::Duration::from_hours(1)))
         .start();
     let outbox = outbox.await.unwrap();
+    let begun = std::time::Instant::now();
     let mut tx = outbox.begin().await.unwrap();
-    for key in ["ada", "ada", "bob"] {
-        tx.write(Event::builder("Paid").key(key).json(&1)).await.unwrap();
+    for (event, key) in [("Paid", "ada"), ("Paid", "ada"), ("Paid", "bob"), ("Sent", "cyd"), ("Sent", "cyd")] {
+        tx.write(Event::builder(event).key(key).json(&1)).await.unwrap();
     }
     tx.write(Event::builder("Paid").json(&1)).await.unwrap();
     tx.commit().await.unwrap();
-    let dead = Query { statuses: vec![Status::Dead], ..Query::default() };
-    while outbox.dead().count(&dead).await.unwrap() < 3 {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    for (status, count) in [(Status::Dead, 3), (Status::Retry, 1)] {
+        let query = Query { statuses: vec![status], ..Query::default() };
+        while outbox.dead().count(&query).await.unwrap() < count {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
     }
-    outbox.shutdown().await;
+    let at_least = std::time::Duration::from_millis(300);
+    tokio::time::sleep(at_least).await;
 
     let output = pillarbox(&["status", "--db", &url, "--json"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     let keys = status["blocked"]["keys"].as_array().unwrap();
-    let mut names: Vec<_> = keys.iter().map(|key| key["key"].as_str().unwrap()).collect();
-    names.sort_unstable();
-    assert_eq!(names, ["ada", "bob"], "the event without a key blocks nothing, and ada's second waits");
-    assert_eq!((&keys[0]["status"], &keys[0]["error"]), (&"DEAD".into(), &"the bank says no".into()));
-    assert!(keys[0]["blocked_seconds"].as_f64().unwrap() >= 0.0);
+    let mut shown: Vec<_> =
+        keys.iter().map(|key| ["key", "status", "error"].map(|field| key[field].as_str().unwrap())).collect();
+    shown.sort_unstable();
+    // The event without a key blocks nothing, and the second ones wait.
+    let expected = [
+        ["ada", "DEAD", "the bank says no"],
+        ["bob", "DEAD", "the bank says no"],
+        ["cyd", "RETRY", "the bank is closed"],
+    ];
+    assert_eq!(shown, expected);
+    for key in keys {
+        let age = key["blocked_seconds"].as_f64().unwrap();
+        assert!(at_least.as_secs_f64() < age && age < begun.elapsed().as_secs_f64(), "{key}");
+    }
     let output = pillarbox(&["status", "--db", &url]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    for part in ["blocked keys", "ada: DEAD for", "the bank says no"] {
+    for part in ["blocked keys", "ada: DEAD for", "the bank says no", "cyd: RETRY for", "the bank is closed"] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    outbox.shutdown().await;
 }
 
 #[test]

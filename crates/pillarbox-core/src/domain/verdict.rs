@@ -94,7 +94,13 @@ pub struct HandlerError {
     class: &'static str,
     cause: Option<Arc<dyn Error + Send + Sync>>,
     retry: Retry,
+    /// For how long the destination asks to be left alone.
+    wish: Duration,
+    unsent: bool,
 }
+
+/// A destination may ask to be left alone for longer, and is tried again all the same.
+const LONGEST_WISH: Duration = Duration::from_hours(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retry {
@@ -110,7 +116,14 @@ pub(super) enum Retry {
 impl HandlerError {
     /// An error of these words.
     pub fn msg(text: impl fmt::Display) -> Self {
-        Self { text: text.to_string(), class: "message", cause: None, retry: Retry::ByPolicy }
+        Self {
+            text: text.to_string(),
+            class: "message",
+            cause: None,
+            retry: Retry::ByPolicy,
+            wish: Duration::ZERO,
+            unsent: false,
+        }
     }
 
     /// Asks for the next attempt after this time instead of the policy's. The attempt counts.
@@ -133,6 +146,20 @@ impl HandlerError {
     #[must_use]
     pub fn unavailable(mut self) -> Self {
         self.retry = Retry::Unavailable;
+        self
+    }
+
+    /// The same, and what is down has said when to come back: it is not tried before, for an hour at the most.
+    #[must_use]
+    pub fn unavailable_for(mut self, span: Duration) -> Self {
+        self.wish = span;
+        self.unavailable()
+    }
+
+    /// Says that the handler's destination was not asked: the error tells nothing of it, and its circuit stays as it is.
+    #[must_use]
+    pub fn unsent(mut self) -> Self {
+        self.unsent = true;
         self
     }
 
@@ -181,7 +208,8 @@ impl HandlerError {
         match error.downcast::<Carried>() {
             Ok(carried) => carried.0,
             Err(error) => {
-                Self { text: in_full(&*error), class: "boxed", cause: Some(error.into()), retry: Retry::ByPolicy }
+                let text = in_full(&*error);
+                Self { class: "boxed", cause: Some(error.into()), ..Self::msg(text) }
             }
         }
     }
@@ -211,8 +239,8 @@ impl Eq for HandlerError {}
 // Not an `Error` itself: that leaves room for this conversion of every other one.
 impl<E: Error + Send + Sync + 'static> From<E> for HandlerError {
     fn from(error: E) -> Self {
-        let class = type_name::<E>();
-        Self { text: in_full(&error), class, cause: Some(Arc::new(error)), retry: Retry::ByPolicy }
+        let text = in_full(&error);
+        Self { class: type_name::<E>(), cause: Some(Arc::new(error)), ..Self::msg(text) }
     }
 }
 
@@ -284,6 +312,20 @@ impl Failure {
             Self::Error(error) => error.is_unavailable(),
             Self::Timeout(_) => true,
             Self::Panic(_) | Self::NoRoute(_) | Self::Undecodable(_) | Self::Payload(_) | Self::Lethal(_) => false,
+        }
+    }
+
+    /// For how long a destination that is down asks to be left alone; nothing if it has not said so.
+    pub(crate) fn wish(&self) -> Duration {
+        if let Self::Error(error) = self { error.wish.min(LONGEST_WISH) } else { Duration::ZERO }
+    }
+
+    /// Whether it came before the destination was asked, and tells nothing of it.
+    pub(crate) fn is_unsent(&self) -> bool {
+        match self {
+            Self::Error(error) => error.unsent,
+            Self::Panic(_) | Self::Timeout(_) => false,
+            Self::NoRoute(_) | Self::Undecodable(_) | Self::Payload(_) | Self::Lethal(_) => true,
         }
     }
 

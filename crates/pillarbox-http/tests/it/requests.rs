@@ -64,6 +64,19 @@ async fn the_user_of_the_url_and_the_headers_of_the_options_are_sent() {
 }
 
 #[tokio::test]
+async fn a_message_does_not_replace_the_credentials_of_the_options() {
+    let receiver = Receiver::start();
+    let login = receiver.url().replace("http://", "http://shop:hush@");
+    for options in [Options::new(login), Options::new(receiver.url()).header("Authorization", "Bearer hush")] {
+        let sink = options.open().unwrap();
+        let mut forged = message("orders");
+        forged.headers.push(("authorization".into(), "Bearer forged".into()));
+        assert_eq!(send(&sink, &forged).await.unwrap_err().kind(), SinkErrorKind::Rejected);
+        assert!(receiver.arrived().is_empty());
+    }
+}
+
+#[tokio::test]
 async fn what_can_never_be_sent_is_rejected_alone() {
     let receiver = Receiver::start();
     let sink = Options::new(receiver.url()).open().unwrap();

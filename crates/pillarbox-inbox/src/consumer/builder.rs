@@ -212,8 +212,9 @@ impl<T> Builder<T> {
         self
     }
 
-    /// A message that was delivered more often than this, each time without an end, goes to the dead letter queue unread: it may
-    /// be what ends the process. Where the broker counts. Default: 20.
+    /// A message that was delivered more often than this, each time without an end, may be what ends the process, or was only held
+    /// beside it: it runs alone then, and a letter says so while it does. If the process ends all the same, the letter is what is
+    /// left of the message; if not, the letter is closed. Where the broker counts. Default: 20.
     pub fn max_deliveries(mut self, deliveries: u32) -> Self {
         self.settings.max_deliveries = deliveries;
         self

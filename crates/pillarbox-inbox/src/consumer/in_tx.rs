@@ -7,7 +7,9 @@
 //!
 //! When the process dies:
 //! - before the commit: the database rolls back entries and work, and the messages come again as new;
-//! - between the commit and its answer, or before the acknowledgement: the messages come again, and are known.
+//! - between the commit and its answer, or before the acknowledgement: the messages come again, and are known;
+//! - while a fallback runs, or between its end and its message's entry: the message comes again as new, and handler and fallback
+//!   have another round. The fallback works in no transaction, and its message is entered in one of its own right after it.
 
 use pillarbox_core::{
     Outbox,
@@ -27,6 +29,9 @@ pub(super) trait Desk: Send + Sync {
         consumer: &'a str,
         messages: &'a [(&'a str, &'a Delivery)],
     ) -> BoxFuture<'a, Ended>;
+
+    /// Enters a message that is dealt with, in a transaction of its own.
+    fn enter<'a>(&'a self, consumer: &'a str, message: &'a str) -> BoxFuture<'a, Result<(), Error>>;
 
     /// See [`Inbox::rotate`].
     fn rotate(&self) -> BoxFuture<'_, Result<bool, Error>>;
@@ -70,6 +75,21 @@ where
             Err(ended) => {
                 working.rollback().await;
                 ended
+            }
+        }
+    }
+
+    async fn enter_in(&self, consumer: &str, message: &str) -> Result<(), Error> {
+        let mut working = self.outbox.begin_work().await?;
+        let entered = match working.tx() {
+            Ok(tx) => self.inbox.enter(tx, consumer, message).await,
+            Err(error) => Err(error.into()),
+        };
+        match entered {
+            Ok(_) => Ok(working.commit().await?),
+            Err(error) => {
+                working.rollback().await;
+                Err(error)
             }
         }
     }
@@ -119,6 +139,10 @@ where
         messages: &'a [(&'a str, &'a Delivery)],
     ) -> BoxFuture<'a, Ended> {
         Box::pin(self.run_in(calls, consumer, messages))
+    }
+
+    fn enter<'a>(&'a self, consumer: &'a str, message: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(self.enter_in(consumer, message))
     }
 
     fn rotate(&self) -> BoxFuture<'_, Result<bool, Error>> {

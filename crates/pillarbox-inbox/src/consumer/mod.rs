@@ -15,12 +15,15 @@
 //!
 //! Nothing is acknowledged before its work, or its place in the dead letter queue, is durable. When the process dies:
 //! - before a message's handler has run, also while it waits to be read, or while the handler runs: the broker gives the message to
-//!   another. With the inbox nothing of the work is there; with a guard the mark may be (see [`Guard`]);
+//!   another. With the inbox nothing of the work is there; with a guard the mark may be, if the handler was called (see
+//!   [`Guard`]);
 //! - between the work and the acknowledgement: it comes again, and inbox or guard know it. Without either, the handler is called
 //!   a second time;
 //! - between the dead letter queue and the acknowledgement: it comes again, and its handler has another round of attempts; if they
 //!   fail, it is the same letter;
-//! - while it waits for its next attempt: it comes again, and attempts are counted from the start.
+//! - while it waits for its next attempt, or for its place in the dead letter queue: it comes again, and attempts are counted
+//!   from the start. A guard's mark is taken off before the wait, and made anew after it. Of several handlers of one message, those
+//!   that have had their part are called again.
 
 mod builder;
 mod in_tx;
@@ -260,12 +263,6 @@ impl Shared {
         let (id, event) = message::read(&message);
         let next = match event {
             Err(reason) => Next::Park { reason: format!("the message can't be read: {reason}"), attempts: 0 },
-            Ok(_) if deliveries > self.settings.max_deliveries => {
-                let earlier = deliveries - 1;
-                let reason =
-                    format!("it was delivered {earlier} times, and each time its consumer ended before it did");
-                Next::Park { reason, attempts: 0 }
-            }
             Ok(event) => {
                 let takes = self.calls.takes(&event);
                 let record = Record {
@@ -281,16 +278,18 @@ impl Shared {
                 if takes == Takes::InTx { Next::Work(delivery) } else { Next::Handle(delivery) }
             }
         };
+        let is_run = matches!(next, Next::Handle(_) | Next::Work(_));
+        let suspect = (is_run && deliveries > self.settings.max_deliveries).then(|| deliveries - 1);
         // Only who works in no transaction asks the guard.
         let by = match &next {
-            Next::Work(_) => Box::default(),
-            Next::Handle(_) | Next::Park { .. } => pillarbox_core::new_id().to_string().into(),
+            Next::Work(_) if suspect.is_none() => Box::default(),
+            _ => pillarbox_core::new_id().to_string().into(),
         };
         let key = match &message.key {
             Some(key) => LaneKey::Key(key.clone()),
             None => LaneKey::Alone(id.clone()),
         };
-        (key, Job { ticket, message, id, next, marked: Marked::No, by, setbacks: 0 })
+        (key, Job { ticket, message, id, next, suspect, marked: Marked::No, by, setbacks: 0 })
     }
 
     /// Tells the broker what is dealt with, many at a time.
@@ -387,7 +386,7 @@ impl Shared {
         };
         if let Some(guard) = &self.guard {
             for job in jobs.iter().filter(|job| job.marked != Marked::No) {
-                if let Err(error) = guard.release_by(&self.name, &worker::mark(job), &job.by).await {
+                if let Err(error) = guard.release_by(&self.name, &job.id, &job.by).await {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
                         id = &*job.id,

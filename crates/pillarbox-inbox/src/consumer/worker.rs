@@ -12,6 +12,7 @@ use std::{
 use pillarbox_core::{
     domain::{Delivery, Record, Verdict},
     engine::Takes,
+    port::StoreErrorKind,
 };
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -19,15 +20,15 @@ use tokio_util::sync::CancellationToken;
 use super::{
     OnUnknown, Shared,
     in_tx::Ended,
-    lanes::{Drawn, Job, Marked, Next},
+    lanes::{Drawn, Job, LaneKey, Marked, Next},
 };
-use crate::{
-    Parked,
-    letters::{REPLAY_FOR, REPLAY_NUMBER},
-};
+use crate::{Error, Parked, letters::REPLAY_FOR};
 
 /// A transaction that takes longer than this is too large.
 const LONGEST: Duration = Duration::from_millis(250);
+
+/// When a dead letter queue that refuses a message is asked again: somebody has to change it first.
+const ASIDE: Duration = Duration::from_mins(1);
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
@@ -36,12 +37,13 @@ pub(super) struct Worker {
 }
 
 /// What becomes of a job for now.
-#[expect(clippy::large_enum_variant, reason = "it is looked at where it is made, and never kept")]
 enum Fate {
     /// It is dealt with.
     Over,
     /// It comes again.
     Again(Job, Duration),
+    /// The same, and its key does not wait for it.
+    Aside(Job, Duration),
 }
 
 impl Worker {
@@ -110,7 +112,7 @@ impl Worker {
                 .flat_map(|drawn| &drawn.jobs)
                 .filter_map(|job| match &job.next {
                     Next::Work(delivery) => Some((&*job.id, delivery)),
-                    Next::Handle(_) | Next::Park { .. } => None,
+                    Next::Handle(_) | Next::Enter | Next::Park { .. } => None,
                 })
                 .collect();
             let foreign = |job: &Job| for_another(job, &shared.name);
@@ -179,7 +181,11 @@ impl Worker {
         while let Some(job) = jobs.pop_front() {
             match self.run_one(job, abort).await {
                 Fate::Over => {}
-                Fate::Again(job, after) => {
+                Fate::Aside(job, after) if !matches!(lane, LaneKey::Alone(_)) => {
+                    shared.lanes.lock().set_aside(job, Instant::now() + after);
+                    shared.work.notify_one();
+                }
+                Fate::Again(job, after) | Fate::Aside(job, after) => {
                     jobs.push_front(job);
                     let at = (!after.is_zero()).then(|| Instant::now() + after);
                     shared.lanes.lock().end(&lane, jobs, at);
@@ -196,7 +202,7 @@ impl Worker {
         }
     }
 
-    async fn run_one(&self, mut job: Job, abort: &CancellationToken) -> Fate {
+    async fn run_one(&self, job: Job, abort: &CancellationToken) -> Fate {
         let shared = &self.shared;
         if for_another(&job, &shared.name) || self.is_skipped(&job) {
             shared.meters.skipped.increment(1);
@@ -205,10 +211,51 @@ impl Worker {
         if abort.is_cancelled() {
             return Fate::Again(job, Duration::ZERO);
         }
+        match job.suspect {
+            Some(earlier) => self.run_suspect(job, earlier, abort).await,
+            None => self.attempt(job, abort).await,
+        }
+    }
+
+    /// A message that may be what ends the process. Nothing runs beside it, and a letter says so before it begins: if the process
+    /// ends, the next one finds the letter, and does not begin it again.
+    async fn run_suspect(&self, mut job: Job, earlier: u32, abort: &CancellationToken) -> Fate {
+        let shared = &self.shared;
+        let reason =
+            format!("it was delivered {earlier} times, and when it ran alone its consumer ended before it did");
+        let parked = Parked { consumer: &shared.name, message: &job.message, reason: &reason, attempts: 0 };
+        let letter = match shared.letters.begin_alone(&parked, &job.by).await {
+            Ok(Some(letter)) => letter,
+            Ok(None) => {
+                job.suspect = None;
+                job.next = Next::Park { reason, attempts: 0 };
+                return self.park(job).await;
+            }
+            Err(error) => return self.not_parked(job, &reason, &error),
+        };
+        tracing::warn!(consumer = %shared.name, id = &*job.id, earlier, "the message was delivered too often: it runs alone");
+        let by = job.by.clone();
+        let fate = self.attempt(job, abort).await;
+        if let Err(error) = shared.letters.end_alone(&letter, &by, &shared.name).await {
+            shared.meters.errors.increment(1);
+            tracing::warn!(consumer = %shared.name, %letter, error = &error as &dyn std::error::Error, "the letter of a message that ran alone, and did no harm, could not be closed: discard it");
+        }
+        fate
+    }
+
+    async fn attempt(&self, mut job: Job, abort: &CancellationToken) -> Fate {
+        let shared = &self.shared;
         let begun = Instant::now();
         let verdict = match &job.next {
             Next::Park { .. } => return self.park(job).await,
+            Next::Enter => return self.enter(job).await,
             Next::Work(delivery) => match self.work(&job.id, delivery, abort).await {
+                // The work is rolled back, and the fallback has taken the message.
+                Ok(Some(Verdict::Done)) => {
+                    shared.meters.handler_time.record(begun.elapsed().as_secs_f64());
+                    (job.next, job.suspect, job.setbacks) = (Next::Enter, None, 0);
+                    return self.enter(job).await;
+                }
                 Ok(Some(verdict)) => verdict,
                 Ok(None) => return Fate::Again(job, Duration::ZERO),
                 Err(Ended::Committed { known: 1.. }) => return self.known(&job),
@@ -259,18 +306,37 @@ impl Worker {
                 if let Next::Handle(delivery) | Next::Work(delivery) = &mut job.next {
                     *delivery = with(delivery, |record| record.attempts = attempts);
                 }
+                self.unmark(&mut job).await;
                 Fate::Again(job, after.max(Duration::from_millis(1)))
             }
             Verdict::Defer { after } => {
                 shared.meters.deferred.increment(1);
+                self.unmark(&mut job).await;
                 Fate::Again(job, after.max(Duration::from_millis(1)))
             }
             Verdict::Dead { attempts, error } => {
                 shared.meters.failed.increment(1);
-                job.next = Next::Park { reason: error, attempts };
+                (job.next, job.suspect) = (Next::Park { reason: error, attempts }, None);
                 self.park(job).await
             }
         }
+    }
+
+    /// Into the inbox, what a fallback has dealt with: the next delivery is known then.
+    async fn enter(&self, mut job: Job) -> Fate {
+        let shared = &self.shared;
+        let Some(desk) = &shared.desk else { return self.over(&job) };
+        if let Err(error) = desk.enter(&shared.name, &job.id).await {
+            shared.meters.errors.increment(1);
+            if !is_refused(&error) {
+                tracing::warn!(consumer = %shared.name, id = &*job.id, error = &error as &dyn std::error::Error, "a message that its fallback took can't be entered in the inbox: it is held, and tried again");
+                let pause = setback(&mut job);
+                return Fate::Again(job, pause);
+            }
+            tracing::error!(consumer = %shared.name, id = &*job.id, error = &error as &dyn std::error::Error, "a message that its fallback took can't be entered in the inbox: if it comes again, it is taken for new");
+        }
+        shared.meters.handled.increment(1);
+        self.over(&job)
     }
 
     /// One message in a transaction of its own: a verdict, none if it was cut off, or how the transaction ended otherwise.
@@ -298,13 +364,13 @@ impl Worker {
     async fn pass_guard(&self, job: &mut Job) -> Option<Passed> {
         let shared = &self.shared;
         let guard = shared.guard.as_ref().filter(|_| job.marked != Marked::Yes)?;
-        let name = mark(job);
         let asked = async {
             if job.marked == Marked::Perhaps {
                 // Its own mark would be taken for another's, and the message dropped.
-                guard.release_by(&shared.name, &name, &job.by).await?;
+                guard.release_by(&shared.name, &job.id, &job.by).await?;
             }
-            guard.take_by(&shared.name, &name, &job.by).await
+            // A replay has no mark of its own: what another delivery has done since is known, and what was given up has none.
+            guard.take_by(&shared.name, &job.id, &job.by).await
         };
         match asked.await {
             Ok(true) => {
@@ -319,7 +385,28 @@ impl Worker {
                 job.marked = Marked::Perhaps;
                 shared.meters.errors.increment(1);
                 tracing::warn!(consumer = %shared.name, id = &*job.id, error = &error as &dyn std::error::Error, "the guard can't be asked: the message waits");
+                // It may come to be marked after this, so it is asked again.
+                let _ = guard.release_by(&shared.name, &job.id, &job.by).await;
                 Some(Passed::Not)
+            }
+        }
+    }
+
+    /// Takes the mark off, because no work is under way: if the process dies now, the next delivery is the first. `false` if the
+    /// mark may stand yet.
+    async fn unmark(&self, job: &mut Job) -> bool {
+        let shared = &self.shared;
+        let Some(guard) = shared.guard.as_ref().filter(|_| job.marked != Marked::No) else { return true };
+        match guard.release_by(&shared.name, &job.id, &job.by).await {
+            Ok(()) => {
+                job.marked = Marked::No;
+                true
+            }
+            Err(error) => {
+                job.marked = Marked::Perhaps;
+                shared.meters.errors.increment(1);
+                tracing::warn!(consumer = %shared.name, id = &*job.id, error = &error as &dyn std::error::Error, "the mark of a message that waits could not be taken off; it is tried again when the wait is over");
+                false
             }
         }
     }
@@ -327,31 +414,37 @@ impl Worker {
     /// Into the dead letter queue. As long as that fails the message is held, and is not acknowledged.
     async fn park(&self, mut job: Job) -> Fate {
         let shared = &self.shared;
+        // Before the letter is there: a replay of it would be taken for known.
+        if !self.unmark(&mut job).await {
+            let pause = setback(&mut job);
+            return Fate::Again(job, pause);
+        }
         let Next::Park { reason, attempts } = &job.next else { return Fate::Again(job, Duration::ZERO) };
         let parked = Parked { consumer: &shared.name, message: &job.message, reason, attempts: *attempts };
         match shared.letters.park(&parked).await {
             Ok(letter) => {
                 shared.meters.parked.increment(1);
                 tracing::error!(consumer = %shared.name, id = &*job.id, %letter, attempts, reason, "the message was given up: it is in the dead letter queue");
-                if let Some(guard) = shared.guard.as_ref().filter(|_| job.marked != Marked::No)
-                    && let Err(error) = guard.release_by(&shared.name, &mark(&job), &job.by).await
-                {
-                    // No harm: a replay has a mark of its own.
-                    tracing::debug!(
-                        error = &error as &dyn std::error::Error,
-                        id = &*job.id,
-                        "a mark could not be taken off"
-                    );
-                }
                 self.over(&job)
             }
             Err(error) => {
-                shared.meters.errors.increment(1);
-                tracing::error!(consumer = %shared.name, id = &*job.id, error = &error as &dyn std::error::Error, reason, "a message can't be put into the dead letter queue: it is held, and tried again");
-                let pause = setback(&mut job);
-                Fate::Again(job, pause)
+                let reason = reason.clone();
+                self.not_parked(job, &reason, &error)
             }
         }
+    }
+
+    /// The dead letter queue has not taken a message: it is held, and is not acknowledged.
+    fn not_parked(&self, mut job: Job, reason: &str, error: &Error) -> Fate {
+        let shared = &self.shared;
+        shared.meters.errors.increment(1);
+        if is_refused(error) {
+            tracing::error!(consumer = %shared.name, id = &*job.id, error = error as &dyn std::error::Error, reason, bytes = job.message.payload.len(), "the dead letter queue refuses a message: it is held and not acknowledged, its key goes on without it, and the queue is asked every minute. Let the queue take larger values (on NATS by max_payload), or use one in an SQL database");
+            return Fate::Aside(job, ASIDE);
+        }
+        tracing::error!(consumer = %shared.name, id = &*job.id, error = error as &dyn std::error::Error, reason, "a message can't be put into the dead letter queue: it is held, and tried again");
+        let pause = setback(&mut job);
+        Fate::Again(job, pause)
     }
 
     fn is_skipped(&self, job: &Job) -> bool {
@@ -384,12 +477,10 @@ fn setback(job: &mut Job) -> Duration {
     Duration::from_millis(50).saturating_mul(1 << job.setbacks.min(9)).min(Duration::from_secs(10))
 }
 
-/// What a job's mark goes by: each replay has its own, so that none is taken for what was there before it.
-pub(super) fn mark(job: &Job) -> String {
-    match job.message.header(REPLAY_NUMBER) {
-        Some(number) => format!("{}#{number}", job.id),
-        None => job.id.to_string(),
-    }
+/// Whether asking again changes nothing, unless somebody changes the database.
+fn is_refused(error: &Error) -> bool {
+    matches!(error, Error::Name { .. })
+        || matches!(error, Error::Store(error) if error.kind() == StoreErrorKind::Rejected)
 }
 
 /// A replay is for the consumer that gave the message up.

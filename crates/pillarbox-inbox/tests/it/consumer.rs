@@ -3,15 +3,21 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use parking_lot::Mutex;
 use pillarbox_core::{
     Delivery, HandlerError, HandlerExt as _, RetryPolicy,
     domain::CircuitPolicy,
-    port::{Incoming, LetterStatus},
+    engine::Work,
+    port::{Actor, BoxFuture, InboxStore, InboxUpkeep, Incoming, LetterQuery, LetterStatus, StoreError},
 };
-use pillarbox_inbox::{Consumer, Guard, MemoryGuard, OnUnknown};
+use pillarbox_inbox::{Consumer, DeadLetters, Guard, Inbox, MemoryGuard, MemoryLetters, OnUnknown, Parked, metric};
+use pillarbox_sqlite::{SqliteInbox, SqliteStore};
+use pillarbox_testkit::{ManualClock, MemoryBroker};
+use tokio::sync::watch;
 
-use crate::support::{Gate, Seen, TOPIC, acknowledged, letters, message, place, retry, until};
+use crate::support::{Gate, OrderPlaced, Seen, Shop, TOPIC, acknowledged, letters, message, place, retry, until};
 
 #[tokio::test]
 async fn messages_are_handled_once_and_acknowledged() {
@@ -294,23 +300,226 @@ async fn no_more_is_held_than_was_allowed() {
     consumer.shutdown().await;
 }
 
+/// Each of its lives ends when it comes to order 5; the broker counts a delivery of all that it held.
 #[tokio::test]
-async fn a_message_that_ends_its_process_again_and_again_is_parked() {
+async fn a_message_that_ends_its_process_again_and_again_is_parked_and_its_neighbours_are_not() {
+    let (broker, queue) = place();
+    for number in 0..10 {
+        broker.publish(message(number, Some(&format!("k{}", number % 3))));
+    }
+    let handled: Arc<Mutex<Vec<u64>>> = Arc::default();
+    let mut lives = 0;
+    while broker.acknowledged(TOPIC, "billing") < 10 {
+        lives += 1;
+        assert!(lives < 20, "it goes on for ever: {:?}", handled.lock());
+        let poisoned = Gate::new();
+        let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+            .without_guard()
+            .workers(4)
+            .max_deliveries(3)
+            .route("OrderPlaced", {
+                let (handled, poisoned) = (handled.clone(), poisoned.clone());
+                move |delivery: Delivery| {
+                    let (handled, poisoned) = (handled.clone(), poisoned.clone());
+                    async move {
+                        let order = delivery.event().payload().to::<serde_json::Value>().unwrap();
+                        let number = order["number"].as_u64().unwrap();
+                        if number == 5 {
+                            poisoned.pass().await;
+                        }
+                        handled.lock().push(number);
+                    }
+                }
+            })
+            .start()
+            .await
+            .unwrap();
+        tokio::select! {
+            () = poisoned.reached(1) => {}
+            () = until("all", || async { broker.acknowledged(TOPIC, "billing") == 10 }) => {}
+        }
+        drop(consumer);
+        broker.reconnect(TOPIC, "billing");
+    }
+    let mut handled = handled.lock().clone();
+    handled.sort_unstable();
+    handled.dedup();
+    assert_eq!(handled, [0, 1, 2, 3, 4, 6, 7, 8, 9]);
+    let pending = LetterQuery { status: Some(LetterStatus::Pending), ..LetterQuery::default() };
+    let [letter] = &queue.list(&pending, None, 10).await.unwrap()[..] else { panic!("one alone") };
+    assert_eq!(letter.payload, "{\"number\": 5}");
+    assert!(letter.reason.contains("when it ran alone"), "{}", letter.reason);
+    queue.discard(&letter.id, &Actor::new("ada")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_was_held_too_often_is_done_and_its_letter_closed() {
     let (broker, queue) = place();
     let seen = Seen::new();
+    seen.fail([1]);
     broker.publish(message(1, None));
-    // Three lives that end before the handler does.
+    // Three lives that end before the handler is called.
     for _ in 0..3 {
         use pillarbox_core::port::Source as _;
         assert_eq!(broker.source(TOPIC, "billing").receive(1).await.unwrap().len(), 1);
         broker.reconnect(TOPIC, "billing");
     }
-    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone());
-    let consumer = consumer.without_guard().max_deliveries(3).handle(seen.handler()).start().await.unwrap();
-    let letters = letters(&queue, 1).await;
-    assert!(letters[0].reason.contains("delivered 3 times"), "{}", letters[0].reason);
-    assert_eq!(seen.numbers(), [0; 0]);
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .guard(Guard::new(MemoryGuard::new()))
+        .retry(RetryPolicy::fixed(Duration::from_secs(5)).jitter(0.0).max_attempts(3))
+        .max_deliveries(3)
+        .handle(seen.handler())
+        .start()
+        .await
+        .unwrap();
+    seen.calls(1).await;
+    seen.fail([]);
+    acknowledged(&broker, "billing", 1).await;
+    assert_eq!(seen.numbers(), [1, 1]);
     consumer.shutdown().await;
+    let [letter] = &letters(&queue, 1).await[..] else { panic!("one letter") };
+    assert_eq!((letter.status, &letter.claim, letter.history.len()), (LetterStatus::Discarded, &None, 1));
+    assert_eq!(letter.history[0].who, "billing");
+}
+
+#[tokio::test]
+async fn a_handler_that_takes_too_long_is_cut_off_and_tried_again() {
+    let (broker, queue) = place();
+    let gate = Gate::new();
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .without_guard()
+        .retry(RetryPolicy::fixed(Duration::from_millis(1)).max_attempts(2))
+        .handler_timeout(Duration::from_millis(10))
+        .route("OrderPlaced", {
+            let gate = gate.clone();
+            move |_: Delivery| {
+                let gate = gate.clone();
+                async move { gate.pass().await }
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    broker.publish(message(1, None));
+    let letter = letters(&queue, 1).await.remove(0);
+    assert_eq!((&*letter.reason, letter.attempts), ("the handler was cut off after 10ms", 2));
+    gate.reached(2).await;
+    acknowledged(&broker, "billing", 1).await;
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_a_consumer_does_is_counted() {
+    let (broker, queue) = place();
+    let seen = Seen::new();
+    seen.fail([1]);
+    let twice = message(2, Some("k"));
+    let mut nobodys = message(3, Some("k"));
+    nobodys.attributes[2].1 = "OrderForgotten".into();
+    for message in [message(1, Some("k")), twice.clone(), twice, nobodys] {
+        broker.publish(message);
+    }
+    let recorder = DebuggingRecorder::new();
+    let shown = recorder.snapshotter();
+    let builder = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .guard(Guard::new(MemoryGuard::new()))
+        .retry(retry())
+        .on_unknown(OnUnknown::Skip)
+        .metrics_prefix("shop")
+        .handle(seen.handler());
+    let start = || builder.start().now_or_never().unwrap().unwrap();
+    let consumer = metrics::with_local_recorder(&recorder, start);
+    acknowledged(&broker, "billing", 4).await;
+    consumer.shutdown().await;
+    let values: BTreeMap<_, _> = shown
+        .snapshot()
+        .into_vec()
+        .into_iter()
+        .filter(|(key, ..)| key.key().labels().any(|label| (label.key(), label.value()) == ("consumer", "billing")))
+        .map(|(key, _, _, value)| (key.key().name().to_owned(), value))
+        .collect();
+    let value = |name: &str| &values[&format!("shop_{name}")];
+    for (name, count) in [
+        (metric::RECEIVED, 4),
+        (metric::HANDLED, 1),
+        (metric::DUPLICATES, 1),
+        (metric::SKIPPED, 1),
+        (metric::FAILED, 3),
+        (metric::DEFERRED, 0),
+        (metric::PARKED, 1),
+        (metric::ERRORS, 0),
+    ] {
+        assert_eq!(*value(name), DebugValue::Counter(count), "{name}");
+    }
+    // It is looked at when the consumer starts, before anything is acknowledged.
+    assert_eq!(*value(metric::LAG), DebugValue::Gauge(4.0.into()));
+    assert_eq!(*value(metric::HELD), DebugValue::Gauge(0.0.into()));
+    let DebugValue::Histogram(times) = value(metric::HANDLER_TIME) else { panic!("times") };
+    assert_eq!(times.len(), 4, "one for each call");
+}
+
+/// What has its time over goes without anybody's doing.
+#[tokio::test]
+async fn a_consumer_makes_room_by_itself() {
+    let clock = Arc::new(ManualClock::new());
+    let (broker, shop) = (MemoryBroker::new(), Shop::new().await);
+    let queue = DeadLetters::new(MemoryLetters::with_clock(clock.clone()));
+    let (dead, marks) = (message(1, None), MemoryGuard::with_clock(clock.clone()));
+    let parked = Parked { consumer: "billing", message: &dead, reason: "no", attempts: 3 };
+    let letter = queue.park(&parked).await.unwrap();
+    queue.discard(&letter, &Actor::new("ada")).await.unwrap();
+    let guard = Guard::new(marks.clone());
+    assert!(guard.try_process("billing", "m-1").await.unwrap());
+    clock.advance(Duration::from_hours(8 * 24));
+    let inbox = Rotated { inner: shop.inbox(), count: watch::Sender::new(0) };
+    let mut rotated = inbox.count.subscribe();
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .inbox(Inbox::new(inbox), &shop.outbox)
+        .guard(guard)
+        .upkeep_every(Duration::from_millis(10))
+        .handle_in_tx(|_: Work<SqliteStore>, _: OrderPlaced| async {})
+        .start()
+        .await
+        .unwrap();
+    until("the letter is gone", || async { queue.find(&letter).await.unwrap().is_none() }).await;
+    until("the mark is gone", || async { format!("{marks:?}").contains("marks: 0") }).await;
+    rotated.wait_for(|count| *count > 1).await.unwrap();
+    consumer.shutdown().await;
+}
+
+/// An inbox that counts how often it was to make room.
+struct Rotated {
+    inner: SqliteInbox,
+    count: watch::Sender<u32>,
+}
+
+impl<Tx: ?Sized> InboxStore<Tx> for Rotated
+where
+    SqliteInbox: InboxStore<Tx>,
+{
+    fn enter<'a>(
+        &'a self,
+        tx: &'a mut Tx,
+        consumer: &'a str,
+        messages: &'a [&'a str],
+    ) -> BoxFuture<'a, Result<Vec<bool>, StoreError>> {
+        self.inner.enter(tx, consumer, messages)
+    }
+}
+
+impl InboxUpkeep for Rotated {
+    fn migrate(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.migrate()
+    }
+
+    fn agree(&self, window: Duration) -> BoxFuture<'_, Result<Duration, StoreError>> {
+        self.inner.agree(window)
+    }
+
+    fn rotate(&self) -> BoxFuture<'_, Result<bool, StoreError>> {
+        self.count.send_modify(|count| *count += 1);
+        self.inner.rotate()
+    }
 }
 
 #[tokio::test]

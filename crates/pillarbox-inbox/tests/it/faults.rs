@@ -168,13 +168,18 @@ async fn acknowledgements_that_are_lost_bring_messages_that_are_known() {
 #[derive(Clone)]
 struct Down {
     inner: MemoryLetters,
-    is_down: Arc<AtomicBool>,
+    away: Arc<AtomicBool>,
+    kind: StoreErrorKind,
 }
 
 impl Down {
+    fn new(kind: StoreErrorKind) -> Self {
+        Self { inner: MemoryLetters::new(), away: Arc::new(AtomicBool::new(true)), kind }
+    }
+
     fn check(&self) -> Result<(), StoreError> {
-        if self.is_down.load(Ordering::SeqCst) {
-            return Err(StoreError::new(StoreErrorKind::Unavailable, "the queue's database is down"));
+        if self.away.load(Ordering::SeqCst) {
+            return Err(StoreError::new(self.kind, "the queue's database takes nothing"));
         }
         Ok(())
     }
@@ -232,7 +237,7 @@ impl LetterStore for Down {
 #[tokio::test]
 async fn a_dead_letter_queue_that_is_down_keeps_the_message_unacknowledged() {
     let (broker, _) = place();
-    let store = Down { inner: MemoryLetters::new(), is_down: Arc::new(AtomicBool::new(true)) };
+    let store = Down::new(StoreErrorKind::Unavailable);
     let queue = DeadLetters::new(store.clone());
     let seen = Seen::new();
     seen.fail([1]);
@@ -256,9 +261,110 @@ async fn a_dead_letter_queue_that_is_down_keeps_the_message_unacknowledged() {
     assert_eq!(broker.acknowledged(TOPIC, "billing"), 1);
     let consumer = start().await;
     seen.calls(7).await;
-    store.is_down.store(false, Ordering::SeqCst);
+    store.away.store(false, Ordering::SeqCst);
     assert_eq!(letters(&queue, 1).await[0].attempts, 3);
     acknowledged(&broker, "billing", 2).await;
+    consumer.shutdown().await;
+}
+
+/// What the guard is for is the middle of the work alone.
+#[tokio::test]
+async fn a_crash_while_a_guarded_message_waits_for_its_next_attempt_loses_nothing() {
+    let (broker, queue) = place();
+    let (guard, seen) = (Guard::new(MemoryGuard::new()), Seen::new());
+    seen.fail([1]);
+    let start = |policy| {
+        let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone());
+        consumer.guard(guard.clone()).retry(policy).workers(1).handle(seen.handler()).start()
+    };
+    let hourly = RetryPolicy::fixed(Duration::from_hours(1)).jitter(0.0).max_attempts(3);
+    let first = start(hourly).await.unwrap();
+    broker.publish(message(1, Some("k")));
+    seen.calls(1).await;
+    // The one worker has come to this: the other waits for its hour.
+    broker.publish(message(2, None));
+    acknowledged(&broker, "billing", 1).await;
+    drop(first);
+    broker.reconnect(TOPIC, "billing");
+    let second = start(retry()).await.unwrap();
+    assert_eq!(letters(&queue, 1).await[0].attempts, 3, "counted from the start");
+    acknowledged(&broker, "billing", 2).await;
+    assert_eq!(seen.numbers(), [1, 2, 1, 1, 1]);
+    second.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_crash_while_the_dead_letter_queue_is_down_loses_no_guarded_message() {
+    let (broker, _) = place();
+    let store = Down::new(StoreErrorKind::Unavailable);
+    let (queue, guard, seen) = (DeadLetters::new(store.clone()), Guard::new(MemoryGuard::new()), Seen::new());
+    seen.fail([1]);
+    let start = || {
+        let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone());
+        consumer.guard(guard.clone()).retry(RetryPolicy::never()).workers(1).handle(seen.handler()).start()
+    };
+    let first = start().await.unwrap();
+    broker.publish(message(1, Some("k")));
+    seen.calls(1).await;
+    broker.publish(message(2, None));
+    acknowledged(&broker, "billing", 1).await;
+    assert_eq!(first.held(), 1, "it waits for its place in the queue");
+    drop(first);
+    broker.reconnect(TOPIC, "billing");
+    store.away.store(false, Ordering::SeqCst);
+    let second = start().await.unwrap();
+    letters(&queue, 1).await;
+    acknowledged(&broker, "billing", 2).await;
+    assert_eq!(seen.numbers(), [1, 2, 1]);
+    second.shutdown().await;
+}
+
+/// Another delivery has done the work while this one waited.
+#[tokio::test(start_paused = true)]
+async fn what_was_done_elsewhere_during_the_wait_is_known() {
+    let (broker, queue) = place();
+    let (guard, seen) = (Guard::new(MemoryGuard::new()), Seen::new());
+    seen.fail([1]);
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .guard(guard.clone())
+        .retry(RetryPolicy::fixed(Duration::from_secs(5)).jitter(0.0).max_attempts(3))
+        .handle(seen.handler())
+        .start()
+        .await
+        .unwrap();
+    let waiting = message(1, None);
+    let id = waiting.attribute("id").unwrap().to_owned();
+    broker.publish(waiting);
+    seen.calls(1).await;
+    until("the mark is off", || async { guard.try_process("billing", &id).await.unwrap() }).await;
+    acknowledged(&broker, "billing", 1).await;
+    assert_eq!((seen.numbers(), queue.pending().await.unwrap()), (vec![1], 0));
+    consumer.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_letter_that_the_queue_refuses_is_held_and_its_key_goes_on() {
+    let (broker, _) = place();
+    let store = Down::new(StoreErrorKind::Rejected);
+    let (queue, seen) = (DeadLetters::new(store.clone()), Seen::new());
+    seen.fail([1]);
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .guard(Guard::new(MemoryGuard::new()))
+        .retry(RetryPolicy::never())
+        .handle(seen.handler())
+        .start()
+        .await
+        .unwrap();
+    for number in 1..=3 {
+        broker.publish(message(number, Some("k")));
+    }
+    acknowledged(&broker, "billing", 2).await;
+    assert_eq!((seen.numbers(), consumer.held()), (vec![1, 2, 3], 1));
+    // Somebody lets it take more.
+    store.away.store(false, Ordering::SeqCst);
+    letters(&queue, 1).await;
+    acknowledged(&broker, "billing", 3).await;
+    assert_eq!(seen.numbers(), [1, 2, 3], "it was not tried again");
     consumer.shutdown().await;
 }
 

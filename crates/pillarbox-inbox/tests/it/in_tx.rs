@@ -102,6 +102,40 @@ async fn a_constraint_a_panic_and_a_swallowed_error_are_failures_of_their_own_me
 }
 
 #[tokio::test]
+async fn what_a_fallback_took_is_known_when_it_comes_again() {
+    let (broker, queue) = place();
+    let shop = Shop::new().await;
+    let calls: Arc<Mutex<Vec<&str>>> = Arc::default();
+    let (handled, fell) = (calls.clone(), calls.clone());
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .inbox(Inbox::new(shop.inbox()), &shop.outbox)
+        .retry(RetryPolicy::never())
+        .handle_in_tx(move |mut work: Work<SqliteStore>, placed: OrderPlaced| {
+            let calls = handled.clone();
+            async move {
+                calls.lock().push("handler");
+                charge(&mut work, placed.number).await?;
+                Err::<(), _>(HandlerError::msg("declined"))
+            }
+        })
+        .fallback(move |_: OrderPlaced| {
+            fell.lock().push("fallback");
+            std::future::ready(())
+        })
+        .start()
+        .await
+        .unwrap();
+    let twice = message(1, None);
+    broker.publish(twice.clone());
+    acknowledged(&broker, "billing", 1).await;
+    broker.publish(twice);
+    acknowledged(&broker, "billing", 2).await;
+    assert_eq!(*calls.lock(), ["handler", "fallback"]);
+    assert_eq!((shop.charges().await, queue.pending().await.unwrap()), (vec![], 0));
+    consumer.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_window_shorter_than_the_retries_is_refused_with_the_arithmetic() {
     let (broker, queue) = place();
     let shop = Shop::new().await;

@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use pillarbox_core::{
     engine::Work,
-    port::{Abilities, Actor, BoxFuture, DeedQuery, LetterQuery, LetterStatus, Message, Sent, Sink},
+    port::{Abilities, Actor, BoxFuture, DeedQuery, LetterQuery, LetterStatus, Message, Sent, Sink, SinkError},
 };
 use pillarbox_inbox::{
     Consumer, DeadLetterSettings, DeadLetters, Error, Guard, Inbox, MemoryGuard, MemoryLetters, Parked,
@@ -92,6 +92,33 @@ async fn a_replay_passes_the_inbox_and_its_work_is_done_once() {
     acknowledged(&broker, "billing", 3).await;
     assert_eq!(shop.charges().await, [1]);
     consumer.shutdown().await;
+}
+
+/// The letter is there, its acknowledgement was lost, and the next delivery did the work.
+#[tokio::test]
+async fn a_replay_of_what_another_delivery_has_done_is_known_to_the_guard() {
+    let (broker, queue) = place();
+    let (guard, seen) = (Guard::new(MemoryGuard::new()), Seen::new());
+    seen.fail([1]);
+    let start = || {
+        let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone());
+        consumer.guard(guard.clone()).retry(retry()).handle(seen.handler()).start()
+    };
+    broker.lose_acknowledgements(true);
+    let first = start().await.unwrap();
+    broker.publish(message(1, None));
+    let letter = letters(&queue, 1).await.remove(0);
+    drop(first);
+    broker.lose_acknowledgements(false);
+    broker.reconnect(TOPIC, "billing");
+    seen.fail([]);
+    let second = start().await.unwrap();
+    acknowledged(&broker, "billing", 1).await;
+    assert_eq!(seen.numbers(), [1; 4]);
+    queue.replay(&letter.id, &ada()).await.unwrap();
+    acknowledged(&broker, "billing", 2).await;
+    assert_eq!(seen.numbers(), [1; 4], "what is done is known");
+    second.shutdown().await;
 }
 
 #[tokio::test]
@@ -248,6 +275,82 @@ async fn a_replay_that_dies_after_the_brokers_word_is_sent_again_and_done_once()
     acknowledged(&broker, "guarded", 2).await;
     assert_eq!(seen.numbers(), [1]);
     guarded.shutdown().await;
+}
+
+/// A sink that fails when it is let.
+#[derive(Clone)]
+struct Failing(Gate);
+
+impl Sink for Failing {
+    fn abilities(&self) -> Abilities {
+        MemoryBroker::new().abilities()
+    }
+
+    fn send<'a>(&'a self, batch: &'a [Message]) -> BoxFuture<'a, Vec<Sent>> {
+        Box::pin(async move {
+            self.0.pass().await;
+            batch.iter().map(|_| Err(SinkError::failed("no"))).collect()
+        })
+    }
+
+    fn check(&self) -> BoxFuture<'_, Sent> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+#[tokio::test]
+async fn a_late_failure_does_not_drop_the_claim_of_another() {
+    let clock = Arc::new(ManualClock::new());
+    let store = MemoryLetters::with_clock(clock.clone());
+    let gates = [Gate::new(), Gate::new()];
+    let queues = gates.clone().map(|gate| DeadLetters::new(store.clone()).sink(Arc::new(Failing(gate))));
+    let id = parked(&queues[0], 1).await;
+    let mut replays = Vec::new();
+    for (queue, gate) in queues.iter().zip(&gates) {
+        let (queue, id) = (queue.clone(), id.clone());
+        replays.push(tokio::spawn(async move { queue.replay(&id, &ada()).await }));
+        gate.reached(1).await;
+        clock.advance(Duration::from_mins(1));
+    }
+    let claim = queues[0].find(&id).await.unwrap().unwrap().claim;
+    gates[0].open();
+    assert!(matches!(replays.remove(0).await.unwrap().unwrap_err(), Error::Broker(_)));
+    assert_eq!(queues[0].find(&id).await.unwrap().unwrap().claim, claim, "it is the second's");
+    gates[1].open();
+    assert!(matches!(replays.remove(0).await.unwrap().unwrap_err(), Error::Broker(_)));
+    assert_eq!(queues[0].find(&id).await.unwrap().unwrap().claim, None, "its own it drops");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broker_without_a_word_is_given_up_before_the_claim_is() {
+    let gate = Gate::new();
+    let broker = MemoryBroker::new();
+    let sink = Standing { broker: broker.clone(), gate: gate.clone() };
+    let queue = DeadLetters::new(MemoryLetters::new()).sink(Arc::new(sink));
+    let id = parked(&queue, 1).await;
+    let begun = tokio::time::Instant::now();
+    let error = queue.replay(&id, &ada()).await.unwrap_err().to_string();
+    assert!(error.contains("no word within 45s") && error.contains("not known"), "{error}");
+    assert!(begun.elapsed() < Duration::from_mins(1));
+    assert_eq!(broker.sent(TOPIC).len(), 1, "it has it");
+    assert!(matches!(queue.replay(&id, &ada()).await.unwrap_err(), Error::Busy(_)), "the claim stands");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_are_replayed_at_their_rate() {
+    let (broker, queue) = place();
+    for number in 0..5 {
+        parked(&queue, number).await;
+    }
+    let begun = tokio::time::Instant::now();
+    let mut at = Vec::new();
+    let told = |_: &_, _: Result<(), &Error>| at.push(begun.elapsed().as_millis());
+    assert_eq!(queue.replay_all(&LetterQuery::default(), NonZeroU32::new(2), &ada(), told).await.unwrap(), 5);
+    assert_eq!(broker.sent(TOPIC).len(), 5);
+    for (number, at) in at.into_iter().enumerate() {
+        let due = 500 * number as u128;
+        assert!((due..due + 50).contains(&at), "{number} at {at} ms");
+    }
 }
 
 #[tokio::test]

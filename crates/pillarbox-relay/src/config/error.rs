@@ -47,9 +47,12 @@ impl ConfigError {
             }
             Kind::InvalidType(_, expected) => format!("is of the wrong kind: {expected} is expected"),
             Kind::InvalidValue(_, expected) => format!("has the wrong value: {expected} is expected"),
+            Kind::InvalidLength(length, expected) => format!("has {length} values: {expected} is expected"),
             Kind::DuplicateField(field) => format!("has {field} twice"),
-            // A text of our own, which repeats no value that may be a secret.
-            kind => kind.to_string(),
+            Kind::ISizeOutOfRange(_) | Kind::USizeOutOfRange(_) => "is a number out of its range".to_owned(),
+            Kind::Unsupported(_) | Kind::UnsupportedKey(..) => "is of a kind that can't be read here".to_owned(),
+            // Of who reads a value, such as an address. None repeats it, since it may be a secret.
+            Kind::Message(words) => words.clone(),
         };
         Self { path: keys.join("."), what }
     }

@@ -131,7 +131,7 @@ impl Config {
         if raw.messages.source.is_empty() {
             return Err(ConfigError::at("messages.source", "is empty: it is a URI reference such as \"/orders\""));
         }
-        raw.outbox.check()?;
+        raw.outbox.check_url()?;
         raw.telemetry.check()?;
         Ok(Self {
             outbox: raw.outbox,

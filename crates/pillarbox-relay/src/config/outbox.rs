@@ -3,15 +3,20 @@
 use std::{fmt, time::Duration};
 
 use pillarbox_core::{
-    engine::{Builder, OnDeadHead, OnSuccess, PurgeOptions, mode::MultiNode},
+    engine::{Builder, Heartbeat, OnDeadHead, OnSuccess, PurgeOptions, mode::MultiNode},
     port::{CircuitSettings, PurgeScope, RetrySettings, Store, span},
 };
+use serde::de::{Deserialize, Deserializer, Error as _, Unexpected, value::StrDeserializer};
 
 use super::ConfigError;
 
 /// How many deliveries are under way at once, unless it is set: a worker of a relay only waits for its sink. Two batches
 /// have room.
 const WORKERS: usize = 1000;
+
+/// The builder's defaults, which a single one of the two is held against.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+const STALE_AFTER: Duration = Duration::from_secs(30);
 
 /// The outbox that is read. What is not set has the builder's default.
 #[derive(Clone, Default, serde::Deserialize)]
@@ -52,6 +57,7 @@ pub struct OutboxConfig {
     sample_every: Option<Duration>,
     #[serde(with = "span::option")]
     heartbeat: Option<Duration>,
+    heartbeat_on: Option<HeartbeatConfig>,
     #[serde(with = "span::option")]
     stale_after: Option<Duration>,
     #[serde(with = "span::option")]
@@ -84,14 +90,49 @@ enum OnDeadHeadConfig {
     GoOn,
 }
 
+#[derive(Clone, Copy, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum HeartbeatConfig {
+    OwnThread,
+    SharedRuntime,
+}
+
+/// After how long something is removed.
+#[derive(Clone, Copy)]
+enum After {
+    Span(Duration),
+    Never,
+}
+
+impl After {
+    fn span(self) -> Option<Duration> {
+        match self {
+            Self::Span(span) => Some(span),
+            Self::Never => None,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for After {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == "never" {
+            return Ok(Self::Never);
+        }
+        let expected = "a span of time with its unit, such as \"7d\", or \"never\"";
+        let wrong = |_: D::Error| D::Error::invalid_value(Unexpected::Str(&text), &expected);
+        span::deserialize(StrDeserializer::new(&text)).map(Self::Span).map_err(wrong)
+    }
+}
+
 #[derive(Clone, Copy, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct PurgeConfig {
     enabled: Option<bool>,
     #[serde(with = "span::option")]
     done: Option<Duration>,
-    #[serde(with = "span::option")]
-    dead: Option<Duration>,
+    dead: Option<After>,
+    actions: Option<After>,
     batch: Option<u32>,
     #[serde(with = "span::option")]
     every: Option<Duration>,
@@ -128,7 +169,71 @@ impl OutboxConfig {
         self.handler_timeout
     }
 
+    /// Refuses what the builder refuses, with its path, and before a database is opened. A test holds the two against
+    /// each other.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let at = |key: &str, what: String| Err(ConfigError::at(format!("outbox.{key}"), what));
+        let purge = self.purge.unwrap_or_default();
+        let (heartbeat, stale_after) = (self.heartbeat.unwrap_or(HEARTBEAT), self.stale_after.unwrap_or(STALE_AFTER));
+        for (key, value, most) in [
+            ("workers", self.workers, 10_000),
+            ("hot_capacity", self.hot_capacity, 1_000_000),
+            ("cold_capacity", self.cold_capacity, 1_000_000),
+            ("page_size", self.page_size, 100_000),
+            ("lane_capacity", self.lane_capacity, 100_000),
+            ("events_per_transaction", self.events_per_transaction, 1_000),
+            ("settle_batch", self.settle_batch, 10_000),
+            ("max_starts", self.max_starts.map(|starts| starts as usize), 1_000),
+            ("purge.batch", purge.batch.map(|rows| rows as usize), 100_000),
+        ] {
+            if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
+                return at(key, format!("is {value}: allowed is 1 to {most}"));
+            }
+        }
+        let millis = Duration::from_millis;
+        for (key, value, least) in [
+            ("handler_timeout", self.handler_timeout, millis(1)),
+            ("poll_interval.shortest", self.poll_interval.map(|poll| poll.shortest), millis(1)),
+            (
+                "poll_interval.longest",
+                self.poll_interval.map(|poll| poll.longest),
+                self.poll_interval.map_or(Duration::ZERO, |poll| poll.shortest),
+            ),
+            ("reservation_ttl", self.reservation_ttl, millis(10)),
+            ("sample_every", self.sample_every, millis(10)),
+            ("heartbeat", self.heartbeat, millis(10)),
+            ("rebalance_every", self.rebalance_every, millis(10)),
+            ("purge.every", purge.every, millis(10)),
+        ] {
+            if let Some(value) = value.filter(|value| *value < least) {
+                return at(key, format!("is {value:?}: the least is {least:?}"));
+            }
+        }
+        if stale_after < heartbeat.saturating_mul(3) {
+            let what =
+                format!("is {stale_after:?}, and heartbeat {heartbeat:?}: a lease must outlast three heartbeats");
+            return at("stale_after", what);
+        }
+        if let Some(Err(why)) = self.retry.map(|retry| retry.policy().validate()) {
+            return at("retry", why);
+        }
+        if let Some(Err(why)) = self.circuit.map(|circuit| circuit.policy().validate()) {
+            return at("circuit", why);
+        }
+        if let Some(name) = self.node_name.as_ref().filter(|name| !(1..=200).contains(&name.len())) {
+            return at("node_name", format!("has {} bytes: allowed is 1 to 200", name.len()));
+        }
+        let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '.');
+        let prefix = self.metrics_prefix();
+        if !prefix.starts_with(|c: char| c.is_ascii_alphabetic()) || !prefix.chars().all(named) {
+            let what = "begins with a letter and goes on with letters, digits, '_', ':' or '.'";
+            return at("metrics_prefix", format!("is {prefix:?}: it {what}"));
+        }
+        Ok(())
+    }
+
+    /// Refuses to do without a database, as a relay can't.
+    pub(super) fn check_url(&self) -> Result<(), ConfigError> {
         if self.url().is_empty() {
             let what = "is missing: the database whose outbox is read, such as \"postgres://user@host/shop\"; \
                         { file = \"...\" } or { env = \"...\" } keep the password out of this file";
@@ -174,6 +279,12 @@ impl OutboxConfig {
                 OnDeadHeadConfig::GoOn => OnDeadHead::GoOn,
             });
         }
+        if let Some(place) = self.heartbeat_on {
+            builder = builder.heartbeat_on(match place {
+                HeartbeatConfig::OwnThread => Heartbeat::OwnThread,
+                HeartbeatConfig::SharedRuntime => Heartbeat::SharedRuntime,
+            });
+        }
         if let Some(retry) = &self.retry {
             builder = builder.retry(retry.policy());
         }
@@ -193,12 +304,12 @@ impl PurgeConfig {
         let default = PurgeOptions::default();
         let week = Duration::from_hours(7 * 24);
         let done = self.done.unwrap_or(week);
-        let dead = Some(self.dead.unwrap_or(week));
+        let dead = self.dead.map_or(Some(week), After::span);
         PurgeOptions {
             scope: PurgeScope::Finished { done, dead },
             batch: self.batch.unwrap_or(default.batch),
             every: self.every.unwrap_or(default.every),
-            ..default
+            actions: self.actions.map_or(default.actions, After::span),
         }
     }
 }

@@ -135,6 +135,74 @@ fn the_reference_has_every_key() {
     }
 }
 
+/// The options of a type of sink in the reference: each with its value.
+fn options_of(kind: &str) -> Vec<(&'static str, &'static str)> {
+    let lines = REFERENCE.lines().map(|line| line.trim_start_matches('#').trim());
+    let of_type = lines.skip_while(|line| *line != format!("type = {kind:?}")).skip(1);
+    let pairs = of_type.take_while(|line| !line.is_empty()).filter_map(|line| line.split_once(" = "));
+    pairs
+        .map(|(key, value)| {
+            (key, value.split("    ").next().unwrap_or_default().split(" #").next().unwrap_or_default())
+        })
+        .collect()
+}
+
+const KINDS: [&str; 6] = ["http", "kafka", "mqtt", "nats", "rabbitmq", "redis"];
+
+/// Whatever is in this build.
+#[test]
+fn the_reference_has_every_option_that_the_book_has_for_a_sink() {
+    let book = include_str!("../../../../docs/book/src/relay.md");
+    for kind in KINDS {
+        let (_, section) = book.split_once(&format!("### {kind}\n")).expect(kind);
+        let section = section.split("\n### ").next().unwrap();
+        let rows = section.lines().filter(|line| line.starts_with("| `"));
+        let cells = rows.filter_map(|line| line.split('|').nth(1));
+        let of_book: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+        let of_reference = options_of(kind);
+        assert!(!of_book.is_empty());
+        for option in &of_book {
+            let (key, inner) = option.split_once('.').map_or((*option, None), |(key, inner)| (key, Some(inner)));
+            let found = of_reference.iter().find(|(name, _)| *name == key);
+            let (_, value) = found.unwrap_or_else(|| panic!("{kind}: {option} is not in the reference"));
+            assert!(inner.is_none_or(|inner| value.contains(&format!("{inner} = "))), "{kind}: {option}");
+        }
+        for (key, _) in of_reference {
+            assert!(
+                of_book.iter().any(|option| option.split('.').next() == Some(key)),
+                "{kind}: {key} is not in the book"
+            );
+        }
+    }
+}
+
+/// Those types that are in this build.
+#[test]
+fn the_reference_has_every_option_of_every_sink_with_a_value_of_its_kind() {
+    for kind in KINDS {
+        let options = options_of(kind);
+        let (required, address) = options[0];
+        let sink =
+            |more: &str| read_with(LEAST, "sinks.b", &format!("{{ type = {kind:?}, {required} = {address}{more} }}"));
+        let error = sink(", nonsense = 1").unwrap_err().to_string();
+        if error.contains("is not in this build") {
+            continue;
+        }
+        let (_, allowed) = error.split_once("Allowed: ").unwrap_or_else(|| panic!("{kind}: {error}"));
+        for key in allowed.split(", ").map(|key| key.trim_matches('`')) {
+            assert!(options.iter().any(|(name, _)| *name == key), "{kind}: {key} is not in the reference");
+        }
+        for (key, value) in &options[1..] {
+            // Some go with others only, and files are not there.
+            let Err(error) = sink(&format!(", {key} = {value}")) else { continue };
+            let error = error.to_string();
+            for words in ["is no key", "wrong kind", "wrong value", "can't be read here"] {
+                assert!(!error.contains(words), "{kind}: {key} = {value}: {error}");
+            }
+        }
+    }
+}
+
 fn read_with(text: &str, path: &str, value: &str) -> Result<Config, ConfigError> {
     Config::read(&Source::new().text(text).set(path, value))
 }
@@ -182,13 +250,119 @@ fn what_is_wrong_is_told_with_its_path_and_what_was_meant() {
         ("admin.limits.time = \"1ms\"", &["admin.limits.time", "the least is 1s"]),
         ("admin.tokens = { file = \"/nowhere/at/all\" }", &["admin.tokens", "/nowhere/at/all"]),
         ("[logs]", &["logs", "Did you mean `log`?"]),
-        ("a = = b", &["="]),
+        ("outbox.purge.dead = \"for ever\"", &["outbox.purge.dead", "\"7d\"", "\"never\""]),
+        ("outbox.heartbeat_on = \"thread\"", &["outbox.heartbeat_on", "`own_thread`"]),
+        ("a = = b", &["line 1, column 5"]),
+        ("a = 1\nä = = b", &["line 2, column"]),
     ] {
         // Keys of the root have to come before the first section.
         let whole = if text.starts_with('[') { format!("{LEAST}{text}") } else { format!("{text}\n{LEAST}") };
         let error = refused(&whole);
         for words in words {
             assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+}
+
+/// Every range that the builder has, by a value out of it.
+#[test]
+fn what_the_builder_refuses_is_refused_with_its_path_before_there_is_a_database() {
+    for (key, value) in [
+        ("workers", "0"),
+        ("hot_capacity", "0"),
+        ("cold_capacity", "1000001"),
+        ("page_size", "0"),
+        ("lane_capacity", "100001"),
+        ("events_per_transaction", "1001"),
+        ("settle_batch", "0"),
+        ("max_starts", "0"),
+        ("handler_timeout", "\"0ms\""),
+        ("poll_interval.shortest", "\"0ms\""),
+        ("poll_interval.longest", "\"1ms\""),
+        ("reservation_ttl", "\"9ms\""),
+        ("sample_every", "\"9ms\""),
+        ("heartbeat", "\"9ms\""),
+        ("rebalance_every", "\"9ms\""),
+        ("stale_after", "\"14s\""),
+        ("purge.batch", "0"),
+        ("purge.every", "\"9ms\""),
+        ("retry", "{ max_attempts = 0 }"),
+        ("circuit", "{ failures = 0 }"),
+        ("metrics_prefix", "\"9\""),
+        ("node_name", "\"\""),
+    ] {
+        let poll = "[outbox.poll_interval]\nshortest = \"20ms\"\nlongest = \"1s\"";
+        let source = Source::new().text(format!("{LEAST}{poll}")).set(format!("outbox.{key}"), value);
+        let error = Config::read(&source).expect_err(key);
+        assert_eq!(error.path(), format!("outbox.{key}"), "{error}");
+        let settings = source.read_unchecked().expect(key).outbox;
+        let of_builder = settings.apply(Outbox::multi_node(MemoryStore::new())).validate();
+        assert!(of_builder.is_err(), "{key} = {value} is good enough for the builder");
+    }
+    // One below and one above what is refused.
+    for (key, value) in [("workers", "10000"), ("heartbeat", "\"10ms\""), ("stale_after", "\"15s\"")] {
+        read_with(LEAST, &format!("outbox.{key}"), value).unwrap();
+    }
+}
+
+#[test]
+fn the_purge_may_leave_things_for_ever() {
+    let config = read(&format!("{LEAST}[outbox.purge]\ndead = \"never\"\nactions = \"never\"")).unwrap();
+    let shown = format!("{:?}", config.outbox.apply(Outbox::multi_node(MemoryStore::new())));
+    assert!(shown.contains("dead: None") && shown.contains("actions: None"), "{shown}");
+    let config = read(&format!("{LEAST}[outbox.purge]\nactions = \"2d\"")).unwrap();
+    let shown = format!("{:?}", config.outbox.apply(Outbox::multi_node(MemoryStore::new())));
+    assert!(shown.contains("dead: Some(604800s)") && shown.contains("actions: Some(172800s)"), "{shown}");
+}
+
+#[test]
+fn no_error_repeats_a_value() {
+    // As the reader of TOML would show it, with the line it stands in.
+    for text in [
+        "[outbox]\nurl = \"postgres://u:hush@h/db\n",
+        "[outbox]\nurl = 'postgres://u:hush@h/db\n",
+        "[outbox]\nurl = \"postgres://u:hush@h/db\" x\n",
+        "[outbox]\nurl = \"\\q:hush\"\n",
+        "[outbox]\nurl = postgres://u:hush@h/db\n",
+        "[outbox]\nurl = \"a\"\nurl = \"hush\"\n",
+        "[sinks.b]\nheaders = { authorization = \"hush\"\n",
+    ] {
+        let error = refused(text);
+        assert!(!error.contains("hush") && error.contains("line ") && !error.contains('\n'), "{text}: {error}");
+        let file = std::env::temp_dir().join(format!("pillarbox-broken-{}", std::process::id()));
+        std::fs::write(&file, text).unwrap();
+        let error = Config::read(&Source::new().file(&file)).unwrap_err().to_string();
+        std::fs::remove_file(&file).unwrap();
+        assert!(!error.contains("hush") && error.contains("pillarbox-broken"), "{error}");
+    }
+    for (path, value) in [
+        ("outbox.workers", "\"hush\""),
+        ("outbox.handler_timeout", "\"hush\""),
+        ("outbox.purge.dead", "\"hush\""),
+        ("outbox.on_success", "\"hush\""),
+        ("outbox.retry", "\"hush\""),
+        ("outbox.url", "[\"hush\"]"),
+        ("outbox", "\"hush\""),
+        ("sinks", "\"hush\""),
+        ("sinks.out", "\"hush\""),
+        ("rules", "\"hush\""),
+        ("rules", "[\"hush\"]"),
+        ("http.listen", "\"hush\""),
+        ("telemetry.endpoint", "\"http://u:hush@ h\""),
+        ("telemetry.headers", "{ key = [\"hush\"] }"),
+        ("telemetry.headers", "{ key = \"hush\\n\" }"),
+        ("telemetry.sampled", "\"hush\""),
+        ("admin.tokens", "[\"hush\"]"),
+        ("admin.listen", "\"hush\""),
+        ("dead_letters", "\"hush\""),
+    ] {
+        let error = read_with(LEAST, path, value).expect_err(path).to_string();
+        assert!(!error.contains("hush"), "{path} = {value}: {error}");
+    }
+    for kind in ["http", "mqtt", "nats", "rabbitmq", "redis"] {
+        for url in ["\"x://u:hush@h:port/\"", "\"u:hush@h\"", "[\"hush\"]", "{ hush = 1, x = 2 }"] {
+            let error = read_with(LEAST, "sinks.b", &format!("{{ type = {kind:?}, url = {url} }}")).expect_err(kind);
+            assert!(!error.to_string().contains("hush"), "{kind}: {error}");
         }
     }
 }

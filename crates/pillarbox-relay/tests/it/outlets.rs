@@ -1,6 +1,10 @@
 //! X1, X2, X4, X5, X6, H4, D14: what becomes of events on their way to sinks that do this and that.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use parking_lot::Mutex;
 use pillarbox_core::{
@@ -318,6 +322,80 @@ async fn a_lone_sink_that_is_down_uses_up_nothing_and_holds_up_nothing_that_is_n
         outbox.shutdown().await;
         assert_eq!(broker.taken.lock().len(), 40);
         assert_eq!(found(&store, Status::Dead).await.len(), 0);
+    }
+}
+
+/// X4: what a web hook says with 429 and with 503 holds, however eager the policies are.
+#[tokio::test]
+async fn a_receiver_that_says_when_to_come_back_is_not_tried_before() {
+    let wish = Duration::from_millis(400);
+    for (words, refusal) in [("429", SinkError::failed("429").after(wish)), ("503", unavailable_for(wish))] {
+        for (at_once, failures) in [(1, 1), (20, 1), (1, 100), (20, 100)] {
+            let store = MemoryStore::new();
+            let tried = Arc::new(Mutex::new(Vec::new()));
+            let broker = Broker::new({
+                let (tried, refusal) = (tried.clone(), refusal.clone());
+                move |_| {
+                    tried.lock().push(Instant::now());
+                    if tried.lock().len() == 1 { Err(refusal.clone()) } else { Ok(()) }
+                }
+            });
+            let short = Duration::from_millis(1);
+            let circuit = CircuitPolicy { failures, shortest: short, longest: short };
+            let outlet = Outlet::new("broker", Arc::new(broker), to(&["broker"])).at_once(at_once);
+            let outbox = builder(&store).circuit(circuit).handle_every(outlet).start().await.unwrap();
+            write(&outbox, [Event::builder("Placed")]).await;
+            let done = until_found(&store, Status::Done, 1).await;
+            outbox.shutdown().await;
+            let tried = tried.lock().clone();
+            assert!(tried.len() == 2 && tried[1] - tried[0] >= wish, "{words}, {at_once}, {failures}: {tried:?}");
+            assert_eq!(done[0].attempts, u32::from(words == "429"));
+        }
+    }
+}
+
+fn unavailable_for(span: Duration) -> SinkError {
+    SinkError::unavailable("503").after(span)
+}
+
+/// D14: what never came to the sink says nothing of it.
+#[tokio::test]
+async fn an_event_that_can_not_be_sent_leaves_the_circuit_as_it_is() {
+    let hour = Duration::from_hours(1);
+    for at_once in AT_ONCE {
+        let store = MemoryStore::new();
+        let down = Broker::new(|_| Err(SinkError::unavailable("nobody answers")));
+        let broker = Broker { largest: Some(3), ..down };
+        let nameless = Rule {
+            name: "nameless".into(),
+            matches: of("Nameless"),
+            sinks: vec!["broker".into()],
+            topic: Some(Template::new("{tenant}").unwrap()),
+            ..Rule::default()
+        };
+        let rules = Arc::new(Rules::new([nameless], ["broker".into()]));
+        let outlet = Outlet::new("broker", Arc::new(broker.clone()), rules).at_once(at_once);
+        let outbox = builder(&store)
+            .circuit(CircuitPolicy { failures: 2, shortest: hour, longest: hour })
+            .retry(RetryPolicy::fixed(hour))
+            .handle_every(outlet)
+            .start()
+            .await
+            .unwrap();
+        write(&outbox, [Event::builder("First")]).await;
+        until_found(&store, Status::Retry, 1).await;
+        write(&outbox, [Event::builder("Nameless")]).await;
+        let mut tx = outbox.begin().await.unwrap();
+        tx.write(Event::builder("Large").json_text("12345")).await.unwrap();
+        tx.commit().await.unwrap();
+        until_found(&store, Status::Dead, 2).await;
+        write(&outbox, [Event::builder("Second")]).await;
+        until_found(&store, Status::Retry, 2).await;
+        // Two in a row: it is open.
+        write(&outbox, [Event::builder("Third")]).await;
+        until_found(&store, Status::Retry, 3).await;
+        outbox.shutdown().await;
+        assert_eq!(broker.batches.lock().len(), 2, "the third has tried as well");
     }
 }
 

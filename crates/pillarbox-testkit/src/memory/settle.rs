@@ -1,7 +1,9 @@
 //! Settling: what the owner writes, behind the fence.
 
+use std::collections::BTreeSet;
+
 use pillarbox_core::{
-    domain::{Key, Lease, Partition, Seq, Status, Timestamp},
+    domain::{Epoch, Key, Lease, NodeId, Partition, Seq, Status, Timestamp},
     port::{Batch, Change, HoldChange, HoldKind, Settled, Settlement},
 };
 
@@ -20,7 +22,15 @@ impl Guards {
     pub(super) const ALL: Self = Self { lease: true, epoch: true };
 }
 
+/// Is told whose outcomes change rows, and under which epoch, by the tables themselves.
+pub(super) type Watch = Box<dyn Fn(&NodeId, Partition, Epoch) + Send>;
+
 impl MemoryStore {
+    /// Tells of every outcome that changes a row, in the moment when it does, whoever has let it through.
+    pub(crate) fn watch_settles(&self, watch: impl Fn(&NodeId, Partition, Epoch) + Send + 'static) {
+        self.database.tables.lock().watch = Some(Box::new(watch));
+    }
+
     /// A settle that does without some of its guards.
     pub(crate) async fn settle_guarded(&self, lease: &Lease, batch: &Batch, guards: Guards) -> Settled {
         self.run(|tables, now| tables.settle(lease, batch, guards, now)).await
@@ -53,12 +63,16 @@ impl Tables {
             None => {}
         }
         let mut stale = 0;
+        let mut changed = BTreeSet::new();
         for outcome in &batch.outcomes {
-            if !guards.epoch || self.is_current(lease, outcome) {
-                self.apply(outcome, now);
-            } else {
+            if guards.epoch && !self.is_current(lease, outcome) {
                 stale += 1;
+            } else if self.apply(outcome, now) {
+                changed.insert((outcome.partition, outcome.epoch));
             }
+        }
+        if let Some(watch) = &self.watch {
+            changed.into_iter().for_each(|(partition, epoch)| watch(&lease.node, partition, epoch));
         }
         for hold in &batch.holds {
             self.change_hold(hold);
@@ -80,11 +94,11 @@ impl Tables {
         owned.epoch == outcome.epoch && owned.owner.as_ref() == Some(&lease.node)
     }
 
-    /// Writes one outcome, if the row is there and pending.
-    fn apply(&mut self, outcome: &Settlement, now: Timestamp) {
+    /// Writes one outcome, if the row is there and pending; `false` if not.
+    fn apply(&mut self, outcome: &Settlement, now: Timestamp) -> bool {
         let seq = outcome.seq;
         let Some(row) = self.row(seq).filter(|row| row.status.is_pending()) else {
-            return;
+            return false;
         };
         let (partition, key) = (row.partition, row.key().cloned());
         match &outcome.change {
@@ -131,6 +145,7 @@ impl Tables {
                 self.update(seq, |row| row.starts = 0);
             }
         }
+        true
     }
 
     /// Holds a key because of its dead head. An earlier head that is still DEAD goes on holding it; one that
@@ -157,6 +172,46 @@ impl Tables {
             HoldChange::Clear { partition, key } => {
                 self.holds.remove(&(*partition, key.clone()));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use parking_lot::Mutex;
+    use pillarbox_core::{
+        Event,
+        domain::PartitionSet,
+        port::{Joining, NewRow, OwnStore as _, ReadStore as _, TransactStore as _, WriteStore as _},
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn every_outcome_that_changes_a_row_is_told_and_no_other() {
+        let (store, told) = (MemoryStore::new(), Arc::new(Mutex::new(Vec::new())));
+        let watch = told.clone();
+        store.watch_settles(move |node, partition, epoch| watch.lock().push((node.to_string(), partition, epoch)));
+        let event = Event::builder("Happened").json(&1).build().unwrap();
+        let mut tx = store.begin().await.unwrap();
+        let seq = store.insert(&mut tx, &[NewRow { event, partition: Partition(0) }]).await.unwrap()[0];
+        store.commit(tx).await.unwrap();
+        let joining =
+            Joining { node: NodeId::new("x"), ttl: Duration::from_hours(1), routes: Vec::new(), in_flight: 1 };
+        let former = store.join(&joining).await.unwrap();
+        let epoch = store.take(&former, PartitionSet::ALL).await.unwrap().unwrap()[0].epoch;
+        store.join(&joining).await.unwrap();
+
+        let outcome = Settlement { seq, partition: Partition(0), epoch, key: None, change: Change::Done };
+        let batch = Batch { outcomes: vec![outcome], holds: Vec::new(), mark: None };
+        assert_eq!(store.settle(&former, &batch).await.unwrap(), Settled::Fenced);
+        assert_eq!(*told.lock(), []);
+        // Without the guards it takes effect, once.
+        for _ in 0..2 {
+            store.settle_guarded(&former, &batch, Guards { lease: false, epoch: false }).await;
+            assert_eq!(*told.lock(), [("x".to_owned(), Partition(0), epoch)]);
         }
     }
 }

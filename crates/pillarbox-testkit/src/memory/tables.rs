@@ -8,7 +8,7 @@ use pillarbox_core::{
 };
 use rustc_hash::FxHashMap;
 
-use super::own::Node;
+use super::{own::Node, settle::Watch};
 
 /// A row of the table of events.
 #[derive(Clone)]
@@ -100,6 +100,7 @@ pub(super) struct Tables {
     pub(super) last_action: i64,
     pub(super) keys: FxHashMap<Box<str>, Entered>,
     user_rows: BTreeMap<String, Vec<String>>,
+    pub(super) watch: Option<Watch>,
 }
 
 impl Default for Tables {
@@ -122,6 +123,7 @@ impl Default for Tables {
             last_action: 0,
             keys: FxHashMap::default(),
             user_rows: BTreeMap::new(),
+            watch: None,
         }
     }
 }

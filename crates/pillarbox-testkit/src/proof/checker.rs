@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Line, Order};
+use super::{Line, Order, pause::Pause};
 
 /// Everything that is known about a run.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +44,7 @@ pub enum Violation {
         /// The one that should not have been.
         again: Line,
     },
-    /// Two deliveries of one key ran at once, and neither node was paused.
+    /// Two deliveries of one key ran at once, and the node of the earlier one was not paused.
     TwoAtOnce {
         /// The earlier one.
         one: Line,
@@ -58,6 +58,8 @@ pub enum Violation {
         /// What ended its epoch.
         took: Line,
     },
+    /// A process ended by itself, or stopped with an error.
+    Broke(Line),
     /// Something is left in the database that should not be.
     Unclean(String),
 }
@@ -107,6 +109,7 @@ pub fn check(mut story: Story) -> Report {
         }
     }
     report.begun = story.of("begin").count();
+    report.violations.extend(story.of("broke").cloned().map(Violation::Broke));
     story.losses(&mut report);
     story.order(&mut report);
     story.repeats(&mut report);
@@ -174,12 +177,13 @@ impl Story {
 
     /// What succeeded is delivered again only after a fault.
     fn repeats(&self, report: &mut Report) {
+        let pauses = Pause::all(&self.lines);
         let mut succeeded: HashMap<&str, &Line> = HashMap::new();
         for line in &self.lines {
             match line.what.as_str() {
                 "begin" => {
                     let Some(first) = succeeded.get(line.id.as_str()) else { continue };
-                    match self.cause(first, line) {
+                    match self.cause(first, line, &pauses) {
                         Some(cause) => *report.repeats.entry(cause).or_default() += 1,
                         None => report
                             .violations
@@ -195,35 +199,38 @@ impl Story {
     }
 
     /// The fault between a success and its repeat. Within one epoch there is none: the owner knows what it has done.
-    fn cause(&self, first: &Line, again: &Line) -> Option<Cause> {
+    fn cause(&self, first: &Line, again: &Line, pauses: &[Pause<'_>]) -> Option<Cause> {
         if first.partition == again.partition && first.epoch == again.epoch {
             return None;
         }
-        let between = self.lines.iter().filter(|line| line.at <= again.at);
-        let mut causes: Vec<Cause> = between
-            .filter_map(|line| {
-                let of_node = line.node == first.node;
-                match line.what.as_str() {
-                    "killed" if of_node && line.at >= first.at => Some(Cause::Killed),
-                    // It may have been paused before: what ran through it is settled too late.
-                    "paused" if of_node => Some(Cause::Paused),
-                    "lapsed" if of_node && line.at >= first.at => Some(Cause::Lapsed),
-                    "slow" if of_node && line.at >= first.at => Some(Cause::Slow),
-                    "left" if of_node && line.at >= first.at => Some(Cause::Left),
-                    "restarted" if line.at >= first.at => Some(Cause::Restarted),
-                    "cut" if line.at >= first.at => Some(Cause::Cut),
-                    _ => None,
-                }
-            })
-            .collect();
-        causes.sort_unstable();
-        causes.first().copied()
+        let is_same =
+            |took: &&Line| (&took.node, took.partition, took.epoch) == (&first.node, first.partition, first.epoch);
+        let took = self.of("took").find(is_same).map_or(0, |took| took.at);
+        // It may have been paused before it succeeded: what ran through that is settled too late.
+        let paused = pauses.iter().any(|pause| pause.repeats(first, took, again)).then_some(Cause::Paused);
+        let between = self.lines.iter().filter(|line| line.at >= first.at && line.at <= again.at);
+        let causes = between.filter_map(|line| {
+            let of_node = line.node == first.node;
+            match line.what.as_str() {
+                "killed" if of_node => Some(Cause::Killed),
+                "lapsed" if of_node => Some(Cause::Lapsed),
+                "slow" if of_node => Some(Cause::Slow),
+                "left" if of_node => Some(Cause::Left),
+                "away" | "restarted" => Some(Cause::Restarted),
+                "cut" => Some(Cause::Cut),
+                _ => None,
+            }
+        });
+        causes.chain(paused).min()
     }
 
     /// Deliveries of one key follow one another.
     fn overlaps(&self, report: &mut Report) {
+        let pauses = Pause::all(&self.lines);
         let mut running: HashMap<&str, Vec<&Line>> = HashMap::new();
         let slack = self.slack.as_micros();
+        // A lease that lapsed is no excuse: its node knows when it does, also without the database.
+        let excused = |begun: &Line, other: &Line| pauses.iter().any(|pause| pause.excuses(begun, other, slack));
         for line in &self.lines {
             if matches!(line.what.as_str(), "killed" | "left") {
                 running.values_mut().for_each(|lines| lines.retain(|begun| begun.node != line.node));
@@ -233,7 +240,7 @@ impl Story {
             match line.what.as_str() {
                 "begin" => {
                     for begun in lane.iter() {
-                        if !self.excused(begun, line) && !self.ends_within(begun, line.at + slack) {
+                        if !excused(begun, line) && !self.ends_within(begun, line.at + slack) {
                             let (one, other) = (Line::clone(begun), line.clone());
                             report.violations.push(Violation::TwoAtOnce { one, other });
                         }
@@ -248,12 +255,6 @@ impl Story {
                 _ => {}
             }
         }
-    }
-
-    /// Whether one of two nodes stood still meanwhile: it could not have known that it is no longer the owner.
-    fn excused(&self, begun: &Line, other: &Line) -> bool {
-        let stood = |line: &&Line| matches!(line.what.as_str(), "paused" | "lapsed") && line.node == begun.node;
-        self.lines.iter().filter(stood).any(|line| line.at >= begun.at && line.at <= other.at + self.slack.as_micros())
     }
 
     fn ends_within(&self, begun: &Line, by: u128) -> bool {

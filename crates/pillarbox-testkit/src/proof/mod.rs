@@ -8,12 +8,14 @@
 //! |---|---|
 //! | writers | `committed`, `unknown`, `refused` |
 //! | handlers | `begin`, and then `end`, `failed` or `dropped`; a handler that dies with its process says nothing more |
-//! | a [`Witness`] of the store | `took` a partition, `settled` outcomes (`order` is when the call began), `lapsed` |
-//! | whoever causes the faults | `killed`, `paused`, `resumed`, `left`, `restarted`, `cut`, `slow` |
+//! | a [`Witness`] of the store | `took`, `lapsed`, `settled` and `renewed` (`order` is when the call began) |
+//! | whoever causes the faults | `killed`, `paused`, `resumed`, `left`, `away` and then `restarted`, `cut`, `slow` |
+//! | whoever starts the processes | `broke`: one that should have gone on, or stopped in order |
 
 mod checker;
 mod layer;
 mod line;
+mod pause;
 #[cfg(test)]
 mod tests;
 mod witness;

@@ -84,6 +84,49 @@ fn what_succeeded_comes_again_only_after_a_fault_and_never_under_the_same_epoch(
 }
 
 #[test]
+fn a_restart_is_one_fault_and_explains_a_repeat_from_its_beginning_on() {
+    let report = with(&["away - 35 0 - - 0", "begin y 40 2 c k 3", "restarted - 45 0 - - 0", "end y 46 2 c k 3"]);
+    assert_eq!(report.violations, []);
+    assert_eq!(report.faults.into_iter().collect::<Vec<_>>(), [("restarted", 1)]);
+    assert_eq!(report.repeats.into_iter().collect::<Vec<_>>(), [(Cause::Restarted, 1)]);
+}
+
+/// `c` succeeds at 31, in a partition that was taken at 5, and comes again at 60.
+#[test]
+fn a_pause_explains_a_repeat_only_as_long_as_its_lease_is_not_whole_again() {
+    for (explains, story) in [
+        // It ran through the pause, and the lease was lost.
+        (true, &["paused x 28 0 - - 0", "lapsed x 29 0 - - 0", "resumed x 30 0 - - 0", "renewed x 41 0 - - 40"][..]),
+        // The pause came after it, and before it was settled.
+        (true, &["paused x 35 0 - - 0", "lapsed x 50 0 - - 0"]),
+        // The lease outlived it, and the node was late.
+        (true, &["paused x 28 0 - - 0", "resumed x 30 0 - - 0", "renewed x 34 0 - - 33"]),
+        // This renewal was on its way when the node was paused: nothing is known of the lease afterwards.
+        (true, &["paused x 22 0 - - 0", "resumed x 25 0 - - 0", "renewed x 26 0 - - 21"]),
+        // The lease was whole again before it succeeded.
+        (false, &["paused x 22 0 - - 0", "resumed x 25 0 - - 0", "renewed x 27 0 - - 26"]),
+        // Another lease was lost than the one it was delivered under.
+        (false, &["paused x 2 0 - - 0", "lapsed x 3 0 - - 0", "resumed x 4 0 - - 0", "renewed x 7 0 - - 6"]),
+        // It came after the repeat.
+        (false, &["paused x 62 0 - - 0"]),
+        (false, &["paused z 35 0 - - 0"]),
+    ] {
+        let report = with(&[story, &["begin y 60 2 c k 3", "end y 61 2 c k 3"]].concat());
+        // One who asks for the cause is not told of the lapse that came of it.
+        let repeats: Vec<_> = report.repeats.iter().map(|(cause, count)| (*cause, *count)).collect();
+        assert_eq!(repeats, if explains { vec![(Cause::Paused, 1)] } else { vec![] }, "{story:?}");
+        let doubled = matches!(&report.violations[..], [Violation::Doubled { .. }]);
+        assert_eq!(doubled, !explains, "{story:?}: {report}");
+    }
+}
+
+#[test]
+fn a_process_that_ends_badly_is_a_violation() {
+    let report = with(&["broke x 50 0 - - 0"]);
+    assert!(matches!(&report.violations[..], [Violation::Broke(line)] if line.node == "x"), "{report}");
+}
+
+#[test]
 fn two_at_once_is_excused_by_a_pause_and_ended_by_a_kill() {
     let two = ["begin x 40 1 c k 3", "begin y 50 2 c k 3", "end x 55 1 c k 3", "end y 61 2 c k 3"];
     let mut lines = WELL[..6].to_vec();
@@ -98,10 +141,20 @@ fn two_at_once_is_excused_by_a_pause_and_ended_by_a_kill() {
         ("killed x 45 0 - - 0", false),
         ("paused y 45 0 - - 0", true),
         ("killed z 45 0 - - 0", true),
+        // Whoever expels it says so of a healthy node that runs on, too; and none of these keeps it from stopping.
+        ("lapsed x 45 0 - - 0", true),
+        ("cut - 45 0 - - 0", true),
+        ("restarted - 45 0 - - 0", true),
     ] {
         let report = read(&[&lines[..], &[fault]].concat());
         let spoilt = report.violations.iter().any(|violation| matches!(violation, Violation::TwoAtOnce { .. }));
         assert_eq!(spoilt, spoils, "{fault}: {report}");
+    }
+    // It stood still before, and had gone on long since.
+    for (pause, spoils) in [([38, 39], true), ([41, 45], true), ([41, 51], false), ([38, 51], false)] {
+        let pause = [format!("paused x {} 0 - - 0", pause[0]), format!("resumed x {} 0 - - 0", pause[1])];
+        let report = read(&[&lines[..], &[&pause[0], &pause[1]]].concat());
+        assert_eq!(report.violations.len(), usize::from(spoils), "{pause:?}: {report}");
     }
 }
 

@@ -21,6 +21,8 @@ pub enum Witnessed {
     Took(Partition, Epoch),
     /// Outcomes of a partition took effect under this epoch; the call began at this time of the witness's clock.
     Settled(Partition, Epoch, u128),
+    /// The lease was renewed, for the whole of its time; the call began at this time of the witness's clock.
+    Renewed(u128),
     /// The lease is no longer in force, or the node has given it up and joins anew.
     Lapsed,
     /// The lease of this other node had lapsed: the node itself may not have said so.
@@ -61,7 +63,14 @@ impl<S: ReadStore + OwnStore, P: Fn(Witnessed) + Send + Sync + 'static> Layer<S>
     }
 
     fn renew<'a>(&'a self, store: &'a S, lease: &'a Lease, ttl: Duration) -> Answer<'a, Option<Renewal>> {
-        Box::pin(async move { Ok(self.seen(store.renew(lease, ttl).await?)) })
+        Box::pin(async move {
+            let begun = (self.clock)();
+            let renewal = self.seen(store.renew(lease, ttl).await?);
+            if renewal.is_some() {
+                (self.pen)(Witnessed::Renewed(begun));
+            }
+            Ok(renewal)
+        })
     }
 
     fn expel<'a>(&'a self, store: &'a S, lease: &'a Lease) -> Answer<'a, Option<Vec<NodeId>>> {

@@ -5,7 +5,7 @@ use std::{cell::Cell, fmt, sync::Arc};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::proof::Line;
+use crate::{MemoryStore, proof::Line};
 
 thread_local! {
     // A schedule runs on one thread, and a witness takes its clock as a plain function.
@@ -42,6 +42,15 @@ impl Ledger {
     pub(super) fn write(&self, line: Line) {
         let mut lines = self.0.lock();
         lines.push(Line { at: now(), ..line });
+    }
+
+    /// From now on the store writes down whose outcomes change its rows, and when. It does so under its own lock, and
+    /// below whatever layer: one that lets through what it should not can't keep it a secret.
+    pub(super) fn watch(&self, store: &MemoryStore) {
+        let ledger = self.clone();
+        store.watch_settles(move |node, partition, epoch| {
+            Pen::new(&ledger, node.as_str()).partition("settled", partition.0, epoch.0, stamp(now()));
+        });
     }
 
     /// A line that says nothing yet.
@@ -91,7 +100,16 @@ impl Pen {
         self.write(Line { what: what.into(), partition, epoch, order, ..Ledger::blank() });
     }
 
+    /// A line about a call, and when it began.
+    pub(super) fn call(&self, what: &str, begun: u128) {
+        self.write(Line { what: what.into(), order: stamp(begun), ..Ledger::blank() });
+    }
+
     pub(super) fn named(what: &str, order: i64) -> Line {
         Line { what: what.into(), id: format!("e{order}"), order, ..Ledger::blank() }
     }
+}
+
+fn stamp(at: u128) -> i64 {
+    i64::try_from(at).unwrap_or(i64::MAX)
 }

@@ -59,6 +59,10 @@ impl Life {
         self.changed.notify_waiters();
     }
 
+    pub(super) fn stands_still(&self) -> bool {
+        self.state.lock().stands_until.is_some_and(|until| until > Instant::now())
+    }
+
     /// Its pen, as long as it lives.
     pub(super) fn pen(&self) -> Option<&Pen> {
         (!self.is_over()).then_some(&self.pen)

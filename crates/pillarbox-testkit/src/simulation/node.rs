@@ -51,9 +51,9 @@ impl Site {
         let (pen, ledger) = (Pen::new(&self.ledger, life.name()), self.ledger.clone());
         let tell: Told = Box::new(move |seen| match seen {
             Witnessed::Took(partition, epoch) => pen.partition("took", partition.0, epoch.0, 0),
-            Witnessed::Settled(partition, epoch, begun) => {
-                pen.partition("settled", partition.0, epoch.0, i64::try_from(begun).unwrap_or(i64::MAX));
-            }
+            // The store itself says when they took effect: see `Ledger::watch`.
+            Witnessed::Settled(..) => {}
+            Witnessed::Renewed(begun) => pen.call("renewed", begun),
             Witnessed::Lapsed => pen.word("lapsed"),
             Witnessed::Expelled(node) => ledger.word("lapsed", node.as_str()),
         });
@@ -141,7 +141,7 @@ impl<L: Layer<MemoryStore>> Node<L> {
         let life = self.life.clone();
         tokio::spawn(async move {
             sleep(span).await;
-            if let Some(pen) = life.pen() {
+            if let Some(pen) = life.pen().filter(|_| !life.stands_still()) {
                 pen.word("resumed");
             }
         });
@@ -182,7 +182,10 @@ impl<L: Layer<MemoryStore>> Node<L> {
 
     /// It stands still no longer.
     pub(super) fn wake(&self) {
-        self.life.pause(Duration::ZERO);
+        if self.life.stands_still() {
+            self.ledger.word("resumed", self.life.name());
+            self.life.pause(Duration::ZERO);
+        }
     }
 
     /// Waits until its writers are done.

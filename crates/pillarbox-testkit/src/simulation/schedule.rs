@@ -40,6 +40,7 @@ impl<L: Layer<MemoryStore>, F: Fn(Pen) -> L> Schedule<L, F> {
             sky: Arc::new(Sky::new(weather)),
             desk: Arc::new(Desk::drawn()),
         };
+        site.ledger.watch(&site.store);
         Self { site, mutate, nodes: Vec::new(), started: 0 }
     }
 

@@ -63,7 +63,7 @@ fn calm() -> Weather {
 
 #[test]
 fn without_the_lock_of_the_fence_an_outcome_takes_effect_after_the_takeover() {
-    is_caught(rough(), UnlockedFence::new, |violation| matches!(violation, Violation::StaleSettle { .. }));
+    is_caught(rough(), |_| UnlockedFence, |violation| matches!(violation, Violation::StaleSettle { .. }));
 }
 
 #[test]

@@ -141,7 +141,13 @@ impl Worker {
             };
         }
         // One call, one word on the destination: it answered if anybody got through to it.
-        let word = answers.iter().find(|answer| !answer.as_ref().is_err_and(Failure::is_unavailable));
+        let got_through = |answer: &&Result<_, Failure>| {
+            !answer.as_ref().is_err_and(|failure| failure.is_unavailable() || failure.is_unsent())
+        };
+        let is_down = |answer: &&Result<_, Failure>| answer.as_ref().is_err_and(Failure::is_unavailable);
+        let patient = |answer: &&Result<_, Failure>| answer.as_ref().err().map(Failure::wish);
+        let word = answers.iter().find(got_through);
+        let word = word.or_else(|| answers.iter().filter(is_down).max_by_key(patient));
         let down = match (ticket, word.or(answers.first())) {
             (Some(ticket), Some(word)) => Some(ticket.end(word)),
             (Some(_), None) | (None, _) => None,

@@ -17,19 +17,33 @@ use crate::{
 pub(crate) struct Destination {
     name: Arc<str>,
     begun: Instant,
-    circuit: Mutex<Circuit>,
+    door: Mutex<Door>,
     open: Gauge,
+}
+
+/// Times are since the destination's beginning.
+#[derive(Debug)]
+struct Door {
+    circuit: Circuit,
+    /// When the destination wants to be asked again. It counts while the circuit is open.
+    not_before: Duration,
 }
 
 impl Destination {
     pub(super) fn new(name: Arc<str>, settings: &Settings) -> Self {
         let open = observe::circuit_open(&settings.metrics_prefix, &name);
-        Self { name, begun: Instant::now(), circuit: Mutex::new(Circuit::new(settings.circuit)), open }
+        let door = Door { circuit: Circuit::new(settings.circuit), not_before: Duration::ZERO };
+        Self { name, begun: Instant::now(), door: Mutex::new(door), open }
     }
 
     /// Asks to pass: a ticket to give back with the result, or how long to wait.
     pub(crate) fn enter(&self) -> Result<Ticket<'_>, Duration> {
-        match self.circuit.lock().gate(self.begun.elapsed()) {
+        let Door { circuit, not_before } = &mut *self.door.lock();
+        let now = self.begun.elapsed();
+        if circuit.is_open() && now < *not_before {
+            return Err(not_before.saturating_sub(now));
+        }
+        match circuit.gate(now) {
             Gate::Pass => Ok(Ticket { of: self, probes: false }),
             Gate::Probe => Ok(Ticket { of: self, probes: true }),
             Gate::Wait(span) => Err(span),
@@ -47,23 +61,32 @@ pub(crate) struct Ticket<'a> {
 impl Ticket<'_> {
     /// Tells how it went. How long to put the event off, if the destination is down.
     pub(crate) fn end(mut self, result: &Result<Outcome, Failure>) -> Option<Duration> {
+        let failure = result.as_ref().err();
+        // Nobody has asked it. A probe leaves its turn to the next.
+        if failure.is_some_and(Failure::is_unsent) {
+            return None;
+        }
         self.probes = false;
-        let Destination { name, begun, circuit, open } = self.of;
-        let mut circuit = circuit.lock();
-        let Some(failure) = result.as_ref().err().filter(|failure| failure.is_unavailable()) else {
+        let Destination { name, begun, door, open } = self.of;
+        let Door { circuit, not_before } = &mut *door.lock();
+        let Some(failure) = failure.filter(|failure| failure.is_unavailable()) else {
             if circuit.answered() {
                 open.set(0.0);
                 tracing::info!(destination = %name, "the destination answers again: its circuit is closed");
             }
             return None;
         };
-        let was_open = circuit.is_open();
-        let span = circuit.unavailable(begun.elapsed());
+        let (was_open, now) = (circuit.is_open(), begun.elapsed());
+        let wish = failure.wish();
+        *not_before = (*not_before).max(now.saturating_add(wish));
+        let patience = not_before.saturating_sub(now);
+        let span = circuit.unavailable(now).map(|span| span.max(patience));
         if let (Some(span), false) = (span, was_open) {
             open.set(1.0);
             tracing::warn!(destination = %name, ?span, error = %failure, "the destination is down: its circuit is open, and its events wait without using up attempts");
         }
-        span
+        // Not open yet: the others may try, and this one comes when it was told to.
+        span.or((!wish.is_zero()).then_some(wish))
     }
 }
 
@@ -71,7 +94,61 @@ impl Ticket<'_> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         if self.probes {
-            self.of.circuit.lock().gave_up(self.of.begun.elapsed());
+            self.of.door.lock().circuit.gave_up(self.of.begun.elapsed());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{CircuitPolicy, HandlerError};
+
+    fn destination() -> Destination {
+        let second = Duration::from_secs(1);
+        let circuit = CircuitPolicy { failures: 2, shortest: second, longest: second };
+        Destination::new("broker".into(), &Settings { circuit, ..Settings::default() })
+    }
+
+    fn down() -> Result<Outcome, Failure> {
+        Err(HandlerError::msg("nobody answers").unavailable().into())
+    }
+
+    fn unsent() -> Result<Outcome, Failure> {
+        Err(HandlerError::msg("too large").permanent().unsent().into())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_not_sent_neither_opens_nor_closes_a_circuit() {
+        let destination = destination();
+        let enter = || destination.enter().expect("to pass");
+        assert_eq!(enter().end(&down()), None);
+        for _ in 0..3 {
+            assert_eq!(enter().end(&unsent()), None);
+        }
+        assert!(enter().end(&down()).is_some(), "the second in a row");
+        assert!(destination.enter().is_err());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(enter().end(&unsent()), None);
+        let probe = enter();
+        assert!(destination.enter().is_err(), "it is open still");
+        assert_eq!(probe.end(&Ok(Outcome::Done)), None);
+        assert!(destination.enter().is_ok() && destination.enter().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_destination_is_left_alone_for_as_long_as_it_asks_within_reason() {
+        for (wish, after) in [(10, 10), (86_400, 3_600)] {
+            let destination = destination();
+            let busy = HandlerError::msg("503").unavailable_for(Duration::from_secs(wish));
+            let after = Duration::from_secs(after);
+            for _ in 0..2 {
+                let put_off = destination.enter().expect("to pass").end(&Err(busy.clone().into()));
+                assert_eq!(put_off, Some(after));
+            }
+            assert_eq!(destination.enter().expect_err("a wait"), after);
+            tokio::time::advance(after).await;
+            assert!(destination.enter().is_ok());
         }
     }
 }

@@ -165,6 +165,7 @@ impl Pen {
             Witnessed::Settled(partition, epoch, begun) => {
                 self.partition("settled", partition, epoch, i64::try_from(begun).unwrap_or(i64::MAX));
             }
+            Witnessed::Renewed(begun) => self.word("renewed", "-", i64::try_from(begun).unwrap_or(i64::MAX)),
             Witnessed::Lapsed => self.word("lapsed", "-", 0),
             Witnessed::Expelled(node) => self.of_another("lapsed", node.as_str()),
         }

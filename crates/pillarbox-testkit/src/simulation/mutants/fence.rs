@@ -1,7 +1,5 @@
 //! Without the fence's lock, and without the epoch.
 
-use std::collections::BTreeSet;
-
 use pillarbox_core::{
     domain::Lease,
     port::{Batch, Settled},
@@ -12,7 +10,6 @@ use crate::{
     MemoryStore,
     memory::Guards,
     proof::{Answer, Layer},
-    simulation::{Pen, ledger::now},
 };
 
 /// How long a settle may take between the check and its writes.
@@ -21,17 +18,8 @@ const GAP: Duration = Duration::from_secs(3);
 /// The settle looks whether the lease and the epochs are in force, and then writes, without the lock that keeps others
 /// from expelling the node in between. In the product it is the lock of the node's row that the settle's transaction
 /// takes first: `select ... for update` on the servers, `begin immediate` on SQLite.
-#[derive(Clone, Debug)]
-pub struct UnlockedFence {
-    pen: Pen,
-}
-
-impl UnlockedFence {
-    /// Writes down when its outcomes take effect, which a witness in front of it can't see.
-    pub fn new(pen: Pen) -> Self {
-        Self { pen }
-    }
-}
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UnlockedFence;
 
 impl Layer<MemoryStore> for UnlockedFence {
     fn settle<'a>(&'a self, store: &'a MemoryStore, lease: &'a Lease, batch: &'a Batch) -> Answer<'a, Settled> {
@@ -40,12 +28,7 @@ impl Layer<MemoryStore> for UnlockedFence {
             if fastrand::u8(..3) == 0 {
                 sleep(GAP.mul_f64(fastrand::f64())).await;
             }
-            let settled = store.settle_guarded(lease, &current, Guards { lease: false, epoch: false }).await;
-            let at = i64::try_from(now()).unwrap_or(i64::MAX);
-            let under: BTreeSet<_> =
-                current.outcomes.iter().map(|outcome| (outcome.partition, outcome.epoch)).collect();
-            under.into_iter().for_each(|(partition, epoch)| self.pen.partition("settled", partition.0, epoch.0, at));
-            Ok(settled)
+            Ok(store.settle_guarded(lease, &current, Guards { lease: false, epoch: false }).await)
         })
     }
 }
