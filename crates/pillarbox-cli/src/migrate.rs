@@ -58,9 +58,11 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     }
     let before = store.check().await;
     store.migrate().await.map_err(|error| {
-        Error::new("the migration failed, and can be run again")
-            .caused_by(error)
-            .advice("the database's user must be allowed to make tables; --print shows the SQL for somebody who is")
+        let advice = match error.kind() {
+            StoreErrorKind::Unavailable => "look whether the URL is right, and the server is up",
+            _ => "the database's user must be allowed to make tables; --print shows the SQL for somebody who is",
+        };
+        Error::new("the migration failed, and can be run again").caused_by(error).advice(advice)
     })?;
     if args.inbox {
         migrate_inbox(&store, &args.inbox_prefix).await?;
