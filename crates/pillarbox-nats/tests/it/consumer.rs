@@ -113,7 +113,12 @@ mod letters {
         use pillarbox_core::port::{Letter, LetterStore as _, StoreErrorKind};
         use pillarbox_testkit::letters::letter;
         let own = Own::new();
-        let large = Letter { payload: vec![255; 600_000].into(), ..letter(1) };
+        // The server's messages have a megabyte at the most.
+        let fits = Letter { payload: vec![255; 1_000_000].into(), ..letter(2) };
+        assert!(own.store().insert(&fits).await.expect("an answer"));
+        let found = own.store().find(&fits.id).await.expect("an answer").expect("the letter");
+        assert!(found.payload == fits.payload, "it comes back whole");
+        let large = Letter { payload: vec![255; 1_100_000].into(), ..letter(1) };
         let error = own.store().insert(&large).await.expect_err("too large");
         assert_eq!(error.kind(), StoreErrorKind::Rejected, "{error}");
         assert_eq!(own.store().find(&large.id).await.expect("an answer"), None);
