@@ -24,6 +24,13 @@
 //! - while it waits for its next attempt, or for its place in the dead letter queue: it comes again, and attempts are counted
 //!   from the start. A guard's mark is taken off before the wait, and made anew after it. Of several handlers of one message, those
 //!   that have had their part are called again.
+//!
+//! Of a message that was delivered too often, and so runs alone:
+//! - before its letter is written: it comes again, and nothing has happened;
+//! - between the letter and the end of the run: the next delivery finds the letter, parks the message and does not begin it;
+//! - between the end of the run and the letter's closing: the same, though the work is done. The letter stays pending, and a replay of
+//!   it is known to inbox or guard;
+//! - between the closing and the acknowledgement: it comes again, runs alone once more, and inbox or guard know it.
 
 mod builder;
 mod in_tx;

@@ -59,11 +59,11 @@ const LONGEST: Duration = Duration::from_mins(3);
 
 /// Runs the schedule of a seed.
 pub fn run(seed: u64) -> Outcome {
-    run_with(seed, None, |_| Sound)
+    run_with(seed, None, || Sound)
 }
 
 /// Runs the schedule of a seed in a weather (or that of the seed), on stores that each have a layer in front of them.
-pub fn run_with<L: Layer<MemoryStore>>(seed: u64, weather: Option<Weather>, layer: impl Fn(Pen) -> L) -> Outcome {
+pub fn run_with<L: Layer<MemoryStore>>(seed: u64, weather: Option<Weather>, layer: impl Fn() -> L) -> Outcome {
     // The engine draws from the thread's generator, too: what is random is so by the seed alone.
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();

@@ -10,7 +10,7 @@ use tokio::time::{Duration, Instant, sleep};
 
 use super::{
     handler::Told,
-    ledger::{Ledger, Pen},
+    ledger::Ledger,
     node::{self, LEASE, Node, Site},
     weather::{Sky, Weather},
     writer::{Desk, ORDERS},
@@ -32,7 +32,7 @@ pub(super) struct Schedule<L: Layer<MemoryStore>, F> {
     started: usize,
 }
 
-impl<L: Layer<MemoryStore>, F: Fn(Pen) -> L> Schedule<L, F> {
+impl<L: Layer<MemoryStore>, F: Fn() -> L> Schedule<L, F> {
     pub(super) fn new(weather: Weather, mutate: F) -> Self {
         let site = Site {
             store: MemoryStore::virtual_time(),
@@ -46,8 +46,7 @@ impl<L: Layer<MemoryStore>, F: Fn(Pen) -> L> Schedule<L, F> {
 
     /// Plays it to its end, and asks the checker.
     pub(super) async fn play(mut self, seed: u64) -> Outcome {
-        let layer = (self.mutate)(Pen::new(&self.site.ledger, "writer"));
-        let writer = node::write_only(&self.site, layer).await;
+        let writer = node::write_only(&self.site, (self.mutate)()).await;
         for _ in 0..fastrand::usize(2..5) {
             self.start().await;
         }
@@ -87,8 +86,7 @@ impl<L: Layer<MemoryStore>, F: Fn(Pen) -> L> Schedule<L, F> {
     async fn start(&mut self) {
         self.started += 1;
         let name = format!("n{}", self.started);
-        let layer = (self.mutate)(Pen::new(&self.site.ledger, &name));
-        self.nodes.extend(Node::start(&self.site, name, layer).await);
+        self.nodes.extend(Node::start(&self.site, name, (self.mutate)()).await);
     }
 
     /// Something happens to a node, or nothing.
