@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args as ClapArgs;
 use pillarbox_relay::config::REFERENCE;
 
-use crate::error::Error;
+use crate::{error::Error, out};
 
 /// Show what a configuration may say.
 #[derive(Debug, ClapArgs)]
@@ -16,8 +16,8 @@ pub(crate) struct Args {
     reference: bool,
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "as every subcommand")]
 pub(crate) fn run(_args: &Args) -> Result<ExitCode, Error> {
-    print!("{REFERENCE}");
+    // Who has left has read enough.
+    let _ = out::print(REFERENCE)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use pillarbox::{
     port::{InboxUpkeep as _, UpkeepStore as _},
 };
 
-use crate::{error::Error, store::Database};
+use crate::{error::Error, out, store::Database};
 
 /// Make the outbox's tables, and those of its consumers, or bring them to this program's version
 ///
@@ -36,21 +36,23 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     if args.print {
         let sql = args.database.options().migration_sql(kind);
         let refused = |error| Error::new("the migrations can't be printed").caused_by(error);
-        print!("{}", sql.map_err(refused)?);
+        let mut sql = sql.map_err(refused)?;
         if args.inbox {
-            print!("{}", args.database.options().inbox_migration_sql(kind, &args.inbox_prefix).map_err(refused)?);
+            sql += &args.database.options().inbox_migration_sql(kind, &args.inbox_prefix).map_err(refused)?;
         }
+        // Who has left has read enough.
+        let _ = out::print(sql)?;
         return Ok(ExitCode::SUCCESS);
     }
     let store = args.database.open().await?;
     if args.check {
         return match store.check().await {
             Ok(()) => {
-                println!("the tables are up to date");
+                let _ = out::print("the tables are up to date\n")?;
                 Ok(ExitCode::SUCCESS)
             }
             Err(error) if error.kind() == StoreErrorKind::Schema => {
-                println!("{error}");
+                let _ = out::print(format!("{error}\n"))?;
                 Ok(ExitCode::from(2))
             }
             Err(error) => Err(Error::new("the tables could not be looked at").caused_by(error)),
@@ -67,9 +69,9 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     if args.inbox {
         migrate_inbox(&store, &args.inbox_prefix).await?;
     }
-    println!("{}", if before.is_ok() { "the tables were up to date" } else { "the tables are migrated" });
+    let _ = out::print(if before.is_ok() { "the tables were up to date\n" } else { "the tables are migrated\n" })?;
     if args.inbox {
-        println!("the consumers' tables are there");
+        let _ = out::print("the consumers' tables are there\n")?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -263,6 +263,27 @@ async fn printed_migrations_make_what_this_program_needs() {
     assert!(check.status.success(), "{}", stderr(&check));
 }
 
+/// A client that can't log in closes the pipe; its own error is what the person needs to see, and no panic beside it.
+#[test]
+fn a_reader_who_has_left_is_no_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = format!("sqlite:{}", folder.path().join("a.db").display());
+    for arguments in [
+        &["migrate", "--db", "postgres://nobody@localhost/shop", "--print", "--inbox"][..],
+        &["migrate", "--db", "mysql://nobody@localhost/shop", "--print"],
+        &["migrate", "--db", &file, "--inbox"],
+        &["migrate", "--db", &file, "--check"],
+        &["config", "--reference"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut program = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
+        let output = program.args(arguments).env_remove("RUST_LOG").stdout(writer).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output), "", "{arguments:?}");
+    }
+}
+
 #[tokio::test]
 async fn status_shows_what_waits_and_who_owns_what() {
     use pillarbox::{Delivery, Event, Outbox, SqliteStore};
