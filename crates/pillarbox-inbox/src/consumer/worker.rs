@@ -91,12 +91,16 @@ impl Worker {
     }
 
     async fn run_drawn(&self, mut drawn: Vec<Drawn>, abort: &CancellationToken) {
+        let calls = &self.shared.calls;
+        let waits = |job: &Job| matches!(&job.next, Next::Work(delivery) if calls.wait(delivery.event()).is_some());
+        // Together with others they would only undo what these did.
+        let waiting: Vec<_> = drawn.extract_if(.., |drawn| drawn.jobs.iter().any(waits)).collect();
         let works = drawn.iter().flat_map(|drawn| &drawn.jobs).all(|job| matches!(job.next, Next::Work(_)));
         let count: usize = drawn.iter().map(|drawn| drawn.jobs.len()).sum();
         if works && count > 1 && self.run_together(&mut drawn, abort).await {
-            return;
+            drawn.clear();
         }
-        for drawn in drawn {
+        for drawn in drawn.into_iter().chain(waiting) {
             self.run_lane(drawn, abort).await;
         }
     }
@@ -343,6 +347,9 @@ impl Worker {
     async fn work(&self, id: &str, delivery: &Delivery, abort: &CancellationToken) -> Result<Option<Verdict>, Ended> {
         let shared = &self.shared;
         let Some(desk) = &shared.desk else { return Ok(Some(shared.calls.call(delivery).await.verdict)) };
+        if let Some(after) = shared.calls.wait(delivery.event()) {
+            return Ok(Some(Verdict::Defer { after }));
+        }
         let messages = [(id, delivery)];
         let ended = tokio::select! {
             biased;
@@ -350,7 +357,7 @@ impl Worker {
             () = abort.cancelled() => return Ok(None),
         };
         match ended {
-            Ended::Failed(result) => Ok(Some(shared.calls.judge_work(delivery, result).await)),
+            Ended::Failed(worked) => Ok(Some(shared.calls.judge_work(delivery, worked).await)),
             Ended::Database(error) => {
                 shared.meters.errors.increment(1);
                 tracing::warn!(consumer = %shared.name, id, error = &error as &dyn std::error::Error, "the consumer's database failed: the message is tried again, and no attempt is counted");
