@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by a panic, in its steps as well")]
 
+mod alone;
 mod consumer;
 mod faults;
 mod guard;
