@@ -10,4 +10,5 @@ mod in_tx;
 mod kill;
 mod letters;
 mod memory;
+mod real;
 mod support;
