@@ -221,8 +221,7 @@ impl Worker {
         }
     }
 
-    /// A message that may be what ends the process. Nothing runs beside it, and a letter says so before it begins: if the process
-    /// ends, the next one finds the letter, and does not begin it again.
+    /// A message that may be what ends the process. It runs alone, and a letter says so first: the next process does not begin it again.
     async fn run_suspect(&self, mut job: Job, earlier: u32, abort: &CancellationToken) -> Fate {
         let shared = &self.shared;
         let reason =
@@ -399,8 +398,7 @@ impl Worker {
         }
     }
 
-    /// Takes the mark off, because no work is under way: if the process dies now, the next delivery is the first. `false` if the
-    /// mark may stand yet.
+    /// Takes the mark off, as no work is under way: if the process dies now, the next delivery is the first. `false` if it may stand.
     async fn unmark(&self, job: &mut Job) -> bool {
         let shared = &self.shared;
         let Some(guard) = shared.guard.as_ref().filter(|_| job.marked != Marked::No) else { return true };
