@@ -169,7 +169,7 @@ pub async fn a_transactional_handlers_destination_that_is_down_uses_up_no_attemp
     // Far more than the attempts of one of them.
     scene.until("its circuit to open, and probes", || scene.runs.lock().len() > 5).await;
     write(&outbox, [event()]).await;
-    scene.stage.probe.wait_for(1).await;
+    scene.stage.until_count(Status::Done, 1).await;
     let stats = outbox.stats().await.expect("stats");
     assert_eq!((stats.count(Status::Dead), stats.pending()), (0, 8));
     assert_eq!(scene.stage.backend.work().await, [""; 0]);
