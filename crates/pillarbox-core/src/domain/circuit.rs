@@ -87,17 +87,27 @@ impl Circuit {
         !matches!(self.state, State::Closed { .. })
     }
 
+    /// How long whoever asks now has to wait, if at all. Nobody is the probe by this.
+    pub fn wait(&self, now: Duration) -> Option<Duration> {
+        match self.state {
+            State::Closed { .. } => None,
+            State::Open { until, .. } => (now < until).then(|| until.saturating_sub(now)),
+            // The probe decides soon; if it does not come back, `gave_up` tells.
+            State::Probing { .. } => Some(self.policy.shortest),
+        }
+    }
+
     /// Asks to pass.
     pub fn gate(&mut self, now: Duration) -> Gate {
+        if let Some(span) = self.wait(now) {
+            return Gate::Wait(span);
+        }
         match self.state {
             State::Closed { .. } => Gate::Pass,
-            State::Open { until, times } if until <= now => {
+            State::Open { times, .. } | State::Probing { times } => {
                 self.state = State::Probing { times };
                 Gate::Probe
             }
-            State::Open { until, .. } => Gate::Wait(until.saturating_sub(now)),
-            // The probe decides soon; if it does not come back, `gave_up` tells.
-            State::Probing { .. } => Gate::Wait(self.policy.shortest),
         }
     }
 
@@ -154,9 +164,11 @@ mod tests {
         circuit.answered();
         assert_eq!(circuit.unavailable(SECOND), None, "not in a row");
         assert_eq!(circuit.unavailable(SECOND), Some(SECOND));
-        assert_eq!(circuit.gate(SECOND), Gate::Wait(SECOND));
+        assert_eq!((circuit.wait(SECOND), circuit.gate(SECOND)), (Some(SECOND), Gate::Wait(SECOND)));
+        assert_eq!(circuit.wait(SECOND * 2), None, "who only looks is not the probe");
         assert_eq!(circuit.gate(SECOND * 2), Gate::Probe);
         assert_eq!(circuit.gate(SECOND * 2), Gate::Wait(SECOND), "one probe at a time");
+        assert_eq!(circuit.wait(SECOND * 2), Some(SECOND));
         assert!(circuit.answered());
         assert_eq!(circuit.gate(SECOND * 2), Gate::Pass);
     }

@@ -29,6 +29,8 @@ use crate::{
 /// Handlers, ready to be called.
 pub struct Calls {
     routes: Routes,
+    /// Whether any of them has a destination.
+    reaches: bool,
     settings: Settings,
     traces: Traces,
 }
@@ -53,6 +55,28 @@ pub struct Called {
     /// Which of several handlers have had their part, for [`Record::progress`](crate::domain::Record::progress) of the
     /// next delivery.
     pub progress: Option<Box<str>>,
+}
+
+/// What a transactional handler answered, and what the circuit of its destination has to say to that; or why there is no answer.
+/// For [`Calls::judge_work`].
+#[derive(Debug)]
+pub struct Worked {
+    result: Result<Outcome, Failure>,
+    told: Told,
+}
+
+impl Worked {
+    /// Whether the handler has succeeded.
+    pub fn is_done(&self) -> bool {
+        matches!(self.result, Ok(Outcome::Done))
+    }
+}
+
+/// What the handler has nothing to do with, as when the database refuses to commit.
+impl From<HandlerError> for Worked {
+    fn from(error: HandlerError) -> Self {
+        Self { result: Err(error.into()), told: Told::Nothing }
+    }
 }
 
 /// How long an event may be on its way through its handlers.
@@ -133,37 +157,52 @@ impl Calls {
         Called { verdict, progress }
     }
 
-    /// Calls the transactional handler of an event in a transaction, and says what it answered. Unless that is `Done`, what
-    /// the handler did is in the transaction still, which must be rolled back. What becomes of the event is then for
-    /// [`judge_work`](Self::judge_work) to say.
-    pub async fn work<S>(&self, working: &mut Working<S>, delivery: &Delivery) -> Result<Outcome, Failure>
+    /// How long the transactional handler of an event is not called, because the circuit of its destination is open. Asking takes
+    /// nobody's turn: [`work`](Self::work) may find it open all the same.
+    pub fn wait(&self, event: &Event) -> Option<Duration> {
+        if !self.reaches {
+            return None;
+        }
+        self.in_tx(event)?.0.destination.as_ref()?.wait()
+    }
+
+    /// Calls the transactional handler of an event in a transaction, unless the circuit of its destination is open, and says what
+    /// it answered. Unless that is `Done`, what the handler did is in the transaction still, which must be rolled back. What
+    /// becomes of the event is then for [`judge_work`](Self::judge_work) to say.
+    pub async fn work<S>(&self, working: &mut Working<S>, delivery: &Delivery) -> Worked
     where
         S: SettleStore + 'static,
     {
         let Some((registered, handler)) = self.in_tx(delivery.event()) else {
-            return Err(Failure::NoRoute(delivery.event().route().to_string()));
+            let result = Err(Failure::NoRoute(delivery.event().route().to_string()));
+            return Worked { result, told: Told::Nothing };
+        };
+        let ticket = match registered.destination.as_ref().map(|destination| destination.enter()) {
+            Some(Err(after)) => return Worked { result: Ok(Outcome::RetryAfter(after)), told: Told::Nothing },
+            Some(Ok(ticket)) => Some(ticket),
+            None => None,
         };
         let work = working.lend();
         let mut delivery = delivery.to(&registered.id);
         let span = self.traces.delivery(&mut delivery, false);
         let result = guard(self.calling().limit(registered), || inside(&span, || handler.handle(work, delivery))).await;
         ended(&span, &result);
-        match result {
-            Ok(_) if !working.take_back() => {
-                let words = "the handler has kept its `Work`, so nothing can be committed: drop it before returning";
-                Err(HandlerError::msg(words).into())
-            }
-            result => result,
+        let told = ticket.map_or(Told::Nothing, |ticket| Told::By(ticket.end(&result)));
+        if result.is_ok() && !working.take_back() {
+            let words = "the handler has kept its `Work`, so nothing can be committed: drop it before returning";
+            return HandlerError::msg(words).into();
         }
+        Worked { result, told }
     }
 
     /// What becomes of an event whose transactional handler gave this answer, and whose work was rolled back. The fallback has
     /// its turn here, outside of any transaction.
-    pub async fn judge_work(&self, delivery: &Delivery, result: Result<Outcome, Failure>) -> Verdict {
+    pub async fn judge_work(&self, delivery: &Delivery, worked: Worked) -> Verdict {
+        let Worked { result, told } = worked;
         match self.in_tx(delivery.event()) {
             Some((registered, _)) => {
                 let delivery = delivery.to(&registered.id);
-                self.calling().judge(registered, delivery, result, Told::Nothing, &Span::current()).await.0
+                self.calling().judge(registered, delivery, result, told, &Span::current()).await.0
             }
             None => decide(&self.settings.retry, delivery.record().attempts, &result, fastrand::f64()),
         }
@@ -284,7 +323,8 @@ impl CallsBuilder {
                 handler.id
             )));
         }
-        Ok(Calls { routes, settings: self.settings, traces: self.traces })
+        let reaches = routes.all().any(|handler| handler.destination.is_some());
+        Ok(Calls { routes, reaches, settings: self.settings, traces: self.traces })
     }
 }
 

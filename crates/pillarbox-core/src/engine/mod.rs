@@ -66,7 +66,7 @@ pub use bulk::{Bulk, BulkDone};
 pub use bus::{Bus, BusEvent, PublishError};
 #[doc(hidden)]
 pub use by_hand::ByHand;
-pub use calls::{Called, Calls, CallsBuilder, Horizon, Takes};
+pub use calls::{Called, Calls, CallsBuilder, Horizon, Takes, Worked};
 pub use context::{Context, ContextProvider};
 pub use dead::Dead;
 pub use dedup::Duplicate;

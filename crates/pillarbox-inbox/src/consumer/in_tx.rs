@@ -5,6 +5,9 @@
 //! no savepoint is paid for what hardly ever happens. A handler may so be called again whose work was rolled back with another's
 //! failure, and no attempt is counted for it.
 //!
+//! A message whose handler's destination is down waits outside of any transaction, so that those of other handlers are not rolled
+//! back with it. It is not looked up either: if it is known, that shows when the destination is back.
+//!
 //! When the process dies:
 //! - before the commit: the database rolls back entries and work, and the messages come again as new;
 //! - between the commit and its answer, or before the acknowledgement: the messages come again, and are known;
@@ -13,8 +16,8 @@
 
 use pillarbox_core::{
     Outbox,
-    domain::{Delivery, Failure, HandlerError, Outcome},
-    engine::{Calls, Working},
+    domain::{Delivery, HandlerError},
+    engine::{Calls, Worked, Working},
     port::{BoxFuture, InboxStore, InboxUpkeep, SettleStore, StoreError, StoreErrorKind, TransactStore},
 };
 
@@ -43,7 +46,7 @@ pub(super) enum Ended {
     /// Everything is durable; so many of the messages were known already.
     Committed { known: u64 },
     /// One of the messages has failed, and nothing is durable.
-    Failed(Result<Outcome, Failure>),
+    Failed(Worked),
     /// The database failed, and nothing is durable, or it is not known.
     Database(StoreError),
 }
@@ -68,7 +71,7 @@ where
                 Ok(()) => Ended::Committed { known },
                 // The handlers' doing, as when a constraint is looked at when it commits. Whose it was is known if there was
                 // one.
-                Err(error) if !error.kind().is_transient() => Ended::Failed(Err(HandlerError::from(error).into())),
+                Err(error) if !error.kind().is_transient() => Ended::Failed(HandlerError::from(error).into()),
                 // If it is in effect after all, the messages are known the next time.
                 Err(error) => Ended::Database(error),
             },
@@ -107,10 +110,10 @@ where
         let entered = self.inbox.enter_all(tx, consumer, &ids).await.map_err(|error| match error {
             // The database will never take one of them: whose fault it is shows when each goes alone.
             Error::Store(error) if error.kind() == StoreErrorKind::Rejected => {
-                Ended::Failed(Err(HandlerError::from(error).into()))
+                Ended::Failed(HandlerError::from(error).into())
             }
             Error::Store(error) => Ended::Database(error),
-            other => Ended::Failed(Err(HandlerError::from(other).into())),
+            other => Ended::Failed(HandlerError::from(other).into()),
         })?;
         let mut known = 0;
         for ((_, delivery), is_new) in messages.iter().zip(entered) {
@@ -118,9 +121,9 @@ where
                 known += 1;
                 continue;
             }
-            match calls.work(working, delivery).await {
-                Ok(Outcome::Done) => {}
-                result => return Err(Ended::Failed(result)),
+            let worked = calls.work(working, delivery).await;
+            if !worked.is_done() {
+                return Err(Ended::Failed(worked));
             }
         }
         Ok(known)

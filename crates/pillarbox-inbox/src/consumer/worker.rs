@@ -91,12 +91,16 @@ impl Worker {
     }
 
     async fn run_drawn(&self, mut drawn: Vec<Drawn>, abort: &CancellationToken) {
+        let calls = &self.shared.calls;
+        let waits = |job: &Job| matches!(&job.next, Next::Work(delivery) if calls.wait(delivery.event()).is_some());
+        // Together with others they would only undo what these did.
+        let waiting: Vec<_> = drawn.extract_if(.., |drawn| drawn.jobs.iter().any(waits)).collect();
         let works = drawn.iter().flat_map(|drawn| &drawn.jobs).all(|job| matches!(job.next, Next::Work(_)));
         let count: usize = drawn.iter().map(|drawn| drawn.jobs.len()).sum();
         if works && count > 1 && self.run_together(&mut drawn, abort).await {
-            return;
+            drawn.clear();
         }
-        for drawn in drawn {
+        for drawn in drawn.into_iter().chain(waiting) {
             self.run_lane(drawn, abort).await;
         }
     }
@@ -217,8 +221,7 @@ impl Worker {
         }
     }
 
-    /// A message that may be what ends the process. Nothing runs beside it, and a letter says so before it begins: if the process
-    /// ends, the next one finds the letter, and does not begin it again.
+    /// A message that may be what ends the process. It runs alone, and a letter says so first: the next process does not begin it again.
     async fn run_suspect(&self, mut job: Job, earlier: u32, abort: &CancellationToken) -> Fate {
         let shared = &self.shared;
         let reason =
@@ -343,6 +346,9 @@ impl Worker {
     async fn work(&self, id: &str, delivery: &Delivery, abort: &CancellationToken) -> Result<Option<Verdict>, Ended> {
         let shared = &self.shared;
         let Some(desk) = &shared.desk else { return Ok(Some(shared.calls.call(delivery).await.verdict)) };
+        if let Some(after) = shared.calls.wait(delivery.event()) {
+            return Ok(Some(Verdict::Defer { after }));
+        }
         let messages = [(id, delivery)];
         let ended = tokio::select! {
             biased;
@@ -350,7 +356,7 @@ impl Worker {
             () = abort.cancelled() => return Ok(None),
         };
         match ended {
-            Ended::Failed(result) => Ok(Some(shared.calls.judge_work(delivery, result).await)),
+            Ended::Failed(worked) => Ok(Some(shared.calls.judge_work(delivery, worked).await)),
             Ended::Database(error) => {
                 shared.meters.errors.increment(1);
                 tracing::warn!(consumer = %shared.name, id, error = &error as &dyn std::error::Error, "the consumer's database failed: the message is tried again, and no attempt is counted");
@@ -392,8 +398,7 @@ impl Worker {
         }
     }
 
-    /// Takes the mark off, because no work is under way: if the process dies now, the next delivery is the first. `false` if the
-    /// mark may stand yet.
+    /// Takes the mark off, as no work is under way: if the process dies now, the next delivery is the first. `false` if it may stand.
     async fn unmark(&self, job: &mut Job) -> bool {
         let shared = &self.shared;
         let Some(guard) = shared.guard.as_ref().filter(|_| job.marked != Marked::No) else { return true };

@@ -3,11 +3,17 @@
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use pillarbox_core::{Event, HandlerError, RetryPolicy, engine::Work};
+use pillarbox_core::{
+    Event, HandlerError, RetryPolicy,
+    domain::CircuitPolicy,
+    engine::{Work, in_tx},
+};
 use pillarbox_inbox::{Consumer, Error, Inbox};
+use pillarbox_macros::OutboxEvent;
 use pillarbox_sqlite::SqliteStore;
+use serde::{Deserialize, Serialize};
 
-use crate::support::{OrderPlaced, Shop, TOPIC, acknowledged, charge, letters, message, place, retry};
+use crate::support::{OrderPlaced, Shop, TOPIC, acknowledged, charge, letters, message, place, retry, until};
 
 #[tokio::test]
 async fn many_messages_share_a_transaction_and_each_is_done_once() {
@@ -132,6 +138,69 @@ async fn what_a_fallback_took_is_known_when_it_comes_again() {
     acknowledged(&broker, "billing", 2).await;
     assert_eq!(*calls.lock(), ["handler", "fallback"]);
     assert_eq!((shop.charges().await, queue.pending().await.unwrap()), (vec![], 0));
+    consumer.shutdown().await;
+}
+
+#[derive(Serialize, Deserialize, OutboxEvent)]
+#[outbox(crate = pillarbox_core)]
+struct OrderShipped {
+    number: u32,
+}
+
+#[tokio::test]
+async fn a_destination_of_a_transactional_handler_that_is_down_uses_up_no_attempts_and_others_go_on() {
+    let (broker, queue) = place();
+    let shop = Shop::new().await;
+    let calls = Arc::new(Mutex::new((0, true)));
+    let bank = calls.clone();
+    let pay = move |mut work: Work<SqliteStore>, placed: OrderPlaced| {
+        let bank = bank.clone();
+        async move {
+            charge(&mut work, placed.number).await?;
+            let (calls, is_down) = &mut *bank.lock();
+            *calls += 1;
+            if *is_down { Err(HandlerError::msg("no route to host").unavailable()) } else { Ok(()) }
+        }
+    };
+    let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone())
+        .inbox(Inbox::new(shop.inbox()), &shop.outbox)
+        .retry(RetryPolicy::fixed(Duration::from_millis(1)).max_attempts(2))
+        .circuit(CircuitPolicy {
+            failures: 3,
+            shortest: Duration::from_millis(50),
+            longest: Duration::from_millis(100),
+        })
+        .handle_in_tx(in_tx(pay).id("pay").destination("bank"))
+        .handle_in_tx(|mut work: Work<SqliteStore>, shipped: OrderShipped| async move {
+            charge(&mut work, shipped.number).await
+        })
+        .start()
+        .await
+        .unwrap();
+    (0..40).for_each(|number| broker.publish(message(number, Some(&format!("k{}", number % 8)))));
+    until("its circuit is open", || async { calls.lock().0 > 3 }).await;
+    for number in 100..120 {
+        let mut shipped = message(number, None);
+        shipped.attributes[2].1 = "OrderShipped".into();
+        broker.publish(shipped);
+    }
+    acknowledged(&broker, "billing", 20).await;
+    let asked = calls.lock().0;
+    until("some probes", || async { calls.lock().0 > asked + 3 }).await;
+    let asked = calls.lock().0;
+    assert!(asked < 40, "{asked} calls to what is down");
+    let mut charges = shop.charges().await;
+    charges.sort_unstable();
+    assert_eq!(charges, (100..120).collect::<Vec<_>>(), "nothing of what waits");
+    assert_eq!((consumer.held(), broker.acknowledged(TOPIC, "billing")), (40, 20));
+    calls.lock().1 = false;
+    acknowledged(&broker, "billing", 60).await;
+    let charges = shop.charges().await;
+    for key in 0..8 {
+        let of_key: Vec<_> = charges.iter().filter(|number| **number < 100 && *number % 8 == key).copied().collect();
+        assert_eq!(of_key, (0..40).filter(|number| number % 8 == key).collect::<Vec<_>>(), "each once, in order");
+    }
+    assert_eq!(letters(&queue, 0).await.len(), 0, "nothing was given up");
     consumer.shutdown().await;
 }
 

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by a panic, in its steps as well")]
 
+mod alone;
 mod consumer;
 mod faults;
 mod guard;
@@ -9,4 +10,5 @@ mod in_tx;
 mod kill;
 mod letters;
 mod memory;
+mod real;
 mod support;

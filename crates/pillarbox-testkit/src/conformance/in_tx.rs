@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use pillarbox_core::{
     HandlerError, Metadata, Outbox, OutboxEvent as _, Outcome, RetryPolicy,
-    domain::{NodeId, Status},
+    domain::{CircuitPolicy, NodeId, Status},
     engine::{Builder, Work, in_tx, mode},
     port::{Actor, AdminStore as _, BoxFuture, Joining, OwnStore as _, StoreErrorKind},
 };
@@ -143,6 +143,45 @@ pub async fn a_failed_transactional_handler_undoes_its_own_work_alone<B: Backend
     assert_eq!((scene.runs_of("a"), scene.runs_of("b"), scene.runs_of("c")), (1, 3, 1));
     assert_eq!(scene.attempts(ids[1]).await, 3);
     assert_eq!(scene.stage.row(ids[1]).await.and_then(|row| row.last_error).as_deref(), Some("no"));
+}
+
+/// H9, D14: a transactional handler's destination that is down uses up no attempts, and others go on.
+pub async fn a_transactional_handlers_destination_that_is_down_uses_up_no_attempts<B: Backend>() {
+    let scene = Scene::<B>::new().await;
+    let down = Arc::new(Mutex::new(true));
+    let state = down.clone();
+    let handler = scene.adds(move |_, _| {
+        let down = *state.lock();
+        answer(if down { Err(HandlerError::msg("no route to host").unavailable()) } else { Ok(Outcome::Done) })
+    });
+    let circuit =
+        CircuitPolicy { failures: 2, shortest: Duration::from_millis(50), longest: Duration::from_millis(100) };
+    let outbox = scene
+        .process()
+        .await
+        .circuit(circuit)
+        .handle_in_tx(in_tx(handler).id("project").destination("search"))
+        .route("Happened", scene.stage.probe.handler())
+        .start()
+        .await
+        .expect("start");
+    let ids = write(&outbox, events(["a", "b", "c", "d", "e", "f", "g", "h"])).await;
+    // Far more than the attempts of one of them.
+    scene.until("its circuit to open, and probes", || scene.runs.lock().len() > 5).await;
+    write(&outbox, [event()]).await;
+    scene.stage.until_count(Status::Done, 1).await;
+    let stats = outbox.stats().await.expect("stats");
+    assert_eq!((stats.count(Status::Dead), stats.pending()), (0, 8));
+    assert_eq!(scene.stage.backend.work().await, [""; 0]);
+    *down.lock() = false;
+    scene.stage.until_count(Status::Done, 9).await;
+    outbox.shutdown().await;
+    let mut work = scene.stage.backend.work().await;
+    work.sort_unstable();
+    assert_eq!(work, ["a", "b", "c", "d", "e", "f", "g", "h"], "each once");
+    for id in ids {
+        assert_eq!(scene.attempts(id).await, 0);
+    }
 }
 
 /// H9: a panic and a timeout leave nothing of the transaction, and count for their own events alone.

@@ -309,6 +309,7 @@ macro_rules! conformance {
         $crate::conformance!(@group $backend, in_tx:
             the_work_of_a_transactional_handler_commits_with_the_outcome,
             a_failed_transactional_handler_undoes_its_own_work_alone,
+            a_transactional_handlers_destination_that_is_down_uses_up_no_attempts,
             a_panic_or_a_timeout_voids_the_transaction_and_counts_for_the_culprit_alone,
             the_work_of_a_fenced_node_leaves_no_trace,
             a_commit_of_unknown_outcome_is_repeated_only_if_it_has_no_effect,

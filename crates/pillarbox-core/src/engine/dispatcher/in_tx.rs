@@ -55,6 +55,7 @@ struct Run<'a> {
     entered: usize,
     refused: bool,
     result: Result<Outcome, Failure>,
+    told: Told,
     span: Span,
 }
 
@@ -212,11 +213,17 @@ impl Worker {
         let (entered, refused) = self.before(&delivery, limit).await;
         let had_its_part =
             |delivery: &Delivery| delivery.record().progress.is_some() && Progress::of(delivery.record()).has(&of.id);
-        let (refused, result, left) = match refused {
-            Some(failure) => (true, Err(failure), Left::Undone),
+        let shut = |after| (false, Ok(Outcome::RetryAfter(after)), Told::Nothing, Left::Undone);
+        let (refused, result, told, left) = match refused {
+            Some(failure) => (true, Err(failure), Told::Nothing, Left::Undone),
             // When it was one of several.
-            None if had_its_part(&delivery) => (false, Ok(Outcome::Done), Left::Kept),
-            None => {
+            None if had_its_part(&delivery) => (false, Ok(Outcome::Done), Told::Nothing, Left::Kept),
+            None => 'called: {
+                let ticket = match of.destination.as_ref().map(|destination| destination.enter()) {
+                    Some(Err(after)) => break 'called shut(after),
+                    Some(Ok(ticket)) => Some(ticket),
+                    None => None,
+                };
                 let work = open.lend();
                 span = self.shared.traces.delivery(&mut delivery, false);
                 let handle = || inside(&span, || handler.handle(work, delivery.clone()));
@@ -225,13 +232,14 @@ impl Worker {
                     answer = guard(limit, handle) => answer,
                     () = self.evicted(std::slice::from_ref(&delivery)) => return (None, Left::Void),
                 };
+                let told = ticket.map_or(Told::Nothing, |ticket| Told::By(ticket.end(&answer)));
                 let (result, left) = self.keep_or_undo(open, answer).await;
                 ended(&span, &result);
-                (false, result, left)
+                (false, result, told, left)
             }
         };
         let elapsed = begun.elapsed();
-        (Some(Run { job, of, delivery, elapsed, entered, refused, result, span }), left)
+        (Some(Run { job, of, delivery, elapsed, entered, refused, result, told, span }), left)
     }
 
     /// What a handler's answer means for its work.
@@ -347,7 +355,7 @@ impl Worker {
         let (verdict, result) = if run.refused {
             (self.calling().decide(run.of, &run.delivery, &run.result), run.result)
         } else {
-            self.calling().judge(run.of, run.delivery.clone(), run.result, Told::Nothing, &run.span).await
+            self.calling().judge(run.of, run.delivery.clone(), run.result, run.told, &run.span).await
         };
         self.report(run.of, &run.delivery, run.entered, run.elapsed, result).await;
         self.conclude(&run.delivery, Judged::alone(verdict));

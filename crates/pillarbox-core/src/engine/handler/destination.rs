@@ -36,18 +36,32 @@ impl Destination {
         Self { name, begun: Instant::now(), door: Mutex::new(door), open }
     }
 
+    /// How long whoever wants to pass now has to wait, if at all. Takes nobody's turn.
+    pub(crate) fn wait(&self) -> Option<Duration> {
+        self.door.lock().wait(self.begun.elapsed())
+    }
+
     /// Asks to pass: a ticket to give back with the result, or how long to wait.
     pub(crate) fn enter(&self) -> Result<Ticket<'_>, Duration> {
-        let Door { circuit, not_before } = &mut *self.door.lock();
+        let mut door = self.door.lock();
         let now = self.begun.elapsed();
-        if circuit.is_open() && now < *not_before {
-            return Err(not_before.saturating_sub(now));
+        if let Some(span) = door.wait(now) {
+            return Err(span);
         }
-        match circuit.gate(now) {
+        match door.circuit.gate(now) {
             Gate::Pass => Ok(Ticket { of: self, probes: false }),
             Gate::Probe => Ok(Ticket { of: self, probes: true }),
             Gate::Wait(span) => Err(span),
         }
+    }
+}
+
+impl Door {
+    fn wait(&self, now: Duration) -> Option<Duration> {
+        if self.circuit.is_open() && now < self.not_before {
+            return Some(self.not_before.saturating_sub(now));
+        }
+        self.circuit.wait(now)
     }
 }
 
@@ -146,7 +160,7 @@ mod tests {
                 let put_off = destination.enter().expect("to pass").end(&Err(busy.clone().into()));
                 assert_eq!(put_off, Some(after));
             }
-            assert_eq!(destination.enter().expect_err("a wait"), after);
+            assert_eq!((destination.wait(), destination.enter().expect_err("a wait")), (Some(after), after));
             tokio::time::advance(after).await;
             assert!(destination.enter().is_ok());
         }

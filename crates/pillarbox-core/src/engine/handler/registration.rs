@@ -250,18 +250,19 @@ impl<E: OutboxEvent, K> Configured<E, K> {
         self.registration.fallback = Some(make_fallback(fallback));
         self
     }
-}
 
-impl<E: OutboxEvent, K: Reaches> Configured<E, K> {
     /// Needs this, which may be down. An error that is [`unavailable`](crate::HandlerError::unavailable), and a timeout,
     /// say that it is: after some of them in a row its circuit opens, and events wait without using up attempts.
+    ///
+    /// A handler that works in a transaction keeps it open while it waits for an answer: give it a short
+    /// [`timeout`](Self::timeout).
     pub fn destination(mut self, name: impl Into<String>) -> Self {
         self.registration.destination = Some(name.into().into());
         self
     }
 }
 
-/// Kinds of handlers that reach beyond the outbox's database.
+/// Kinds of handlers that reach beyond the outbox's database, and that `.handle(...)` takes.
 pub trait Reaches: sealed::Sealed {}
 impl Reaches for Each {}
 impl Reaches for Batch {}

@@ -3,7 +3,7 @@
 //! The consumer is a process of its own: the test binary starts itself again, with a [`Task`] in its environment. Its work is a
 //! row without any constraint, so that work done twice shows.
 
-mod place;
+pub(crate) mod place;
 
 use std::{
     fs::File,
@@ -134,7 +134,7 @@ async fn send(sink: Arc<dyn Sink>, topic: Arc<str>, mut stopped: watch::Receiver
     number
 }
 
-fn order(topic: &Arc<str>, number: i64) -> Message {
+pub(crate) fn order(topic: &Arc<str>, number: i64) -> Message {
     let id = pillarbox_core::new_id();
     let attributes = [("specversion", "1.0"), ("id", &*id.to_string()), ("source", "/shop"), ("type", "OrderPlaced")]
         .map(|(name, value)| (name.into(), value.to_owned()));

@@ -21,7 +21,7 @@ use crate::support::until;
 const KILLS: usize = 6;
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) enum Broker {
+pub(crate) enum Broker {
     Kafka,
     Mqtt,
     Nats,
@@ -29,13 +29,13 @@ pub(super) enum Broker {
     Redis,
 }
 
-pub(super) struct Place {
-    pub(super) broker: Broker,
-    pub(super) options: Value,
-    pub(super) subscription: Value,
-    pub(super) topic: Arc<str>,
+pub(crate) struct Place {
+    pub(crate) broker: Broker,
+    pub(crate) options: Value,
+    pub(crate) subscription: Value,
+    pub(crate) topic: Arc<str>,
     /// How often the consumer is killed.
-    pub(super) kills: usize,
+    pub(crate) kills: usize,
     /// The server ends with it.
     _server: Box<dyn Any + Send>,
 }
@@ -53,10 +53,10 @@ macro_rules! sink {
         Arc::new(options.open().unwrap())
     }};
 }
-pub(super) use source;
+pub(crate) use source;
 
 impl Place {
-    pub(super) fn sink(&self) -> Arc<dyn Sink> {
+    pub(crate) fn sink(&self) -> Arc<dyn Sink> {
         match self.broker {
             Broker::Kafka => sink!(pillarbox_kafka, self),
             Broker::Mqtt => sink!(pillarbox_mqtt, self),
@@ -66,19 +66,28 @@ impl Place {
         }
     }
 
-    /// Waits until nothing is left that comes again by the clock. Elsewhere it has come when a consumer connects.
-    pub(super) async fn until_all_is_acknowledged(&self) {
-        let source: Box<dyn Source> = match self.broker {
+    pub(crate) fn source(&self) -> Box<dyn Source> {
+        match self.broker {
+            Broker::Kafka => Box::new(source!(pillarbox_kafka, self)),
+            Broker::Mqtt => Box::new(source!(pillarbox_mqtt, self)),
             Broker::Nats => Box::new(source!(pillarbox_nats, self)),
+            Broker::RabbitMq => Box::new(source!(pillarbox_rabbitmq, self)),
             Broker::Redis => Box::new(source!(pillarbox_redis, self)),
-            Broker::Kafka | Broker::Mqtt | Broker::RabbitMq => return,
-        };
+        }
+    }
+
+    /// Waits until nothing is left that comes again by the clock. Elsewhere it has come when a consumer connects.
+    pub(crate) async fn until_all_is_acknowledged(&self) {
+        if matches!(self.broker, Broker::Kafka | Broker::Mqtt | Broker::RabbitMq) {
+            return;
+        }
+        let source = self.source();
         until("all is acknowledged", || async { source.lag().await.unwrap() == Some(0) }).await;
         source.close().await;
     }
 }
 
-pub(super) fn redis() -> Place {
+pub(crate) fn redis() -> Place {
     let server = Redis::start().unwrap();
     Place {
         broker: Broker::Redis,
@@ -90,7 +99,7 @@ pub(super) fn redis() -> Place {
     }
 }
 
-pub(super) async fn nats() -> Place {
+pub(crate) async fn nats() -> Place {
     let server = Nats::start().unwrap();
     let jetstream = async_nats::jetstream::new(async_nats::connect(server.url()).await.unwrap());
     let subjects = vec!["orders.>".to_owned()];
@@ -107,7 +116,7 @@ pub(super) async fn nats() -> Place {
 }
 
 /// On the shared server: starting one takes long. The server drops the queue when nobody has used it for a while.
-pub(super) async fn rabbitmq() -> Place {
+pub(crate) async fn rabbitmq() -> Place {
     let (url, queue) = (Shared::RabbitMq.url(), format!("pillarbox-{}", pillarbox_core::new_id()));
     let connection = Connection::connect(&url, ConnectionProperties::default()).await.unwrap();
     let mut arguments = FieldTable::default();
@@ -125,7 +134,7 @@ pub(super) async fn rabbitmq() -> Place {
 }
 
 /// librdkafka's own mock, in this process: it speaks the protocol over TCP.
-pub(super) fn kafka() -> Place {
+pub(crate) fn kafka() -> Place {
     let (told, brokers) = mpsc::channel();
     let (end, ended) = mpsc::channel::<()>();
     // The mock may not leave its thread.
@@ -146,7 +155,7 @@ pub(super) fn kafka() -> Place {
     }
 }
 
-pub(super) async fn mqtt() -> Place {
+pub(crate) async fn mqtt() -> Place {
     let server = Mosquitto::start().unwrap();
     let place = Place {
         broker: Broker::Mqtt,
