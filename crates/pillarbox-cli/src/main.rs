@@ -92,7 +92,7 @@ fn start_logs(verbose: u8) -> bool {
         // Why a letter could not be sent stands in no answer of the API, and is for who asks at a terminal.
         0 => "error,pillarbox_core::engine::dispatcher=off,pillarbox_admin::letters=warn",
         1 => "info",
-        _ => "info,pillarbox=debug,pillarbox_core=debug,pillarbox_sqlite=debug",
+        _ => "info,pillarbox=debug",
     });
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(filter))

@@ -45,7 +45,7 @@ impl Database {
         let kind = self.kind()?;
         self.options().open(url).await.map_err(|error| {
             let advice = match (error.kind(), kind) {
-                (StoreErrorKind::Rejected, _) => "look at the URL, the prefix and the schema",
+                (StoreErrorKind::Rejected, _) => "look at name and password in the URL, at the prefix and the schema",
                 (_, Kind::Sqlite) => "look whether the file is there, and whether you may write to it and its folder",
                 _ => "look whether the server runs, and whether host, port, name and password are right",
             };
