@@ -3,6 +3,7 @@
 mod dead;
 mod events;
 mod letters;
+mod private;
 mod relay;
 mod telemetry;
 

@@ -149,7 +149,7 @@ async fn a_suspect_whose_start_outlives_the_lease_is_delivered_under_the_next_on
     stage.probe.assert_each_once(&ids);
 }
 
-/// M2: a look before the join sees nobody of those that start at the same time, so each looks again when it can be seen.
+/// A look before the join sees nobody of those that start at the same time, so each looks again when it can be seen.
 #[tokio::test(start_paused = true)]
 async fn of_two_groups_that_start_in_the_same_moment_the_second_to_join_gives_up() {
     let stage = Stage::new();
@@ -171,7 +171,7 @@ async fn of_two_groups_that_start_in_the_same_moment_the_second_to_join_gives_up
     relay.shutdown().await;
 }
 
-/// M2: both may be told; then nothing of them is left.
+/// Both may be told; then nothing of them is left.
 #[tokio::test(start_paused = true)]
 async fn two_groups_that_see_each_other_at_their_start_both_give_up() {
     let stage = Stage::new();
@@ -199,7 +199,7 @@ async fn two_groups_that_see_each_other_at_their_start_both_give_up() {
     next.shutdown().await;
 }
 
-/// M2: a rolling deployment brings several nodes of one group at once.
+/// A rolling deployment brings several nodes of one group at once.
 #[tokio::test(start_paused = true)]
 async fn nodes_of_one_group_start_in_the_same_moment() {
     let stage = Stage::new();
