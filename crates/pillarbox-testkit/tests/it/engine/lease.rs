@@ -7,7 +7,7 @@ use pillarbox_core::{
     domain::{NodeId, PartitionSet, Status},
     port::{AdminStore as _, Joining, OwnStore},
 };
-use pillarbox_testkit::{Call, probe::Which};
+use pillarbox_testkit::{Call, Gate, probe::Which};
 use tokio::time::Instant;
 
 use super::{DOWN, Stage, event, keyed, pass, until, write};
@@ -181,7 +181,6 @@ async fn two_groups_that_see_each_other_at_their_start_both_give_up() {
         process.faults().stop_before(Call::Fleet)
     });
     let starting = ["one", "other"]
-        .map(|group| group.to_owned())
         .into_iter()
         .zip(&processes)
         .map(|(group, process)| tokio::spawn(process.node().group(group).start()));
@@ -189,7 +188,7 @@ async fn two_groups_that_see_each_other_at_their_start_both_give_up() {
     for look in &looks {
         look.reached().await;
     }
-    looks.iter().for_each(|look| look.open());
+    looks.iter().for_each(Gate::open);
     for start in starting {
         let refusal = start.await.unwrap().expect_err("a refusal").to_string();
         assert!(refusal.contains("as a o") && refusal.contains("another prefix"), "{refusal}");
@@ -210,7 +209,7 @@ async fn nodes_of_one_group_start_in_the_same_moment() {
     for join in &joins {
         join.reached().await;
     }
-    joins.iter().for_each(|join| join.open());
+    joins.iter().for_each(Gate::open);
     for start in starting {
         start.await.unwrap().unwrap().shutdown().await;
     }
