@@ -162,7 +162,7 @@ fn text(name: &str, value: Cow<'_, str>) -> Result<HeaderValue, SinkError> {
 }
 
 fn refused(name: &str, why: &str) -> SinkError {
-    SinkError::rejected(format_args!("the header {name:?} {why}"))
+    SinkError::unfit(format_args!("the header {name:?} {why}"))
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ impl HttpSink {
     async fn send_one(&self, message: &Message, nobody: &OnceLock<SinkError>) -> Sent {
         if let Some(largest) = self.largest.filter(|largest| message.payload.len() > *largest) {
             let bytes = message.payload.len();
-            return Err(SinkError::rejected(format_args!("{bytes} bytes are too many: the receiver takes {largest}")));
+            return Err(SinkError::unfit(format_args!("{bytes} bytes are too many: the receiver takes {largest}")));
         }
         if let Some(error) = nobody.get() {
             return Err(error.clone());

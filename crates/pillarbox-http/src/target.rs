@@ -65,7 +65,7 @@ impl Targets {
         let mut path = self.base.path().trim_end_matches('/').to_owned();
         for segment in topic.split('/') {
             if matches!(segment, "." | "..") {
-                return Err(SinkError::rejected(format_args!("the topic {topic:?} leads out of the web hook's URL")));
+                return Err(SinkError::unfit(format_args!("the topic {topic:?} leads out of the web hook's URL")));
             }
             path.push('/');
             path.extend(utf8_percent_encode(segment, SEGMENT));

@@ -17,6 +17,15 @@ pub(crate) fn of_message(error: &KafkaError, heard: Option<String>) -> SinkError
     }
 }
 
+/// An error of librdkafka's own, at whose queue the message ended: no broker was asked.
+pub(crate) fn of_queue(error: &KafkaError, heard: Option<String>) -> SinkError {
+    let refusal = of_message(error, heard);
+    match refusal.kind() {
+        SinkErrorKind::Rejected => SinkError::unfit(refusal),
+        SinkErrorKind::Unavailable | SinkErrorKind::Failed => refusal,
+    }
+}
+
 /// Whether the error is of all messages that travelled together, and may be the fault of one of them.
 pub(crate) fn is_shared(error: &KafkaError) -> bool {
     matches!(

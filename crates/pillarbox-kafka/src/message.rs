@@ -64,7 +64,7 @@ pub(crate) fn check_topic(topic: &str) -> Result<(), SinkError> {
     if (1..=249).contains(&topic.len()) && topic.chars().all(is_legal) && !matches!(topic, "." | "..") {
         return Ok(());
     }
-    Err(SinkError::rejected(format_args!(
+    Err(SinkError::unfit(format_args!(
         "{topic:?} is no name of a topic: Kafka takes up to 249 of a-z, A-Z, 0-9, `.`, `_` and `-`"
     )))
 }
@@ -74,7 +74,7 @@ fn with(headers: OwnedHeaders, key: &str, value: &str) -> OwnedHeaders {
 }
 
 fn refused(name: &str, why: &str) -> SinkError {
-    SinkError::rejected(format_args!("the header {name:?} {why}"))
+    SinkError::unfit(format_args!("the header {name:?} {why}"))
 }
 
 #[cfg(test)]

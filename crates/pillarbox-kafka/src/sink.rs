@@ -106,7 +106,7 @@ impl KafkaSink {
         let bytes = message.payload.len();
         if bytes > self.largest {
             let largest = self.largest;
-            return Err(SinkError::rejected(format_args!("{bytes} bytes are too many: {largest} is the most")));
+            return Err(SinkError::unfit(format_args!("{bytes} bytes are too many: {largest} is the most")));
         }
         message::check_topic(&message.topic)?;
         let (answer, answered) = oneshot::channel();
@@ -123,7 +123,7 @@ impl KafkaSink {
                     record = back;
                     sleep(FULL).await;
                 }
-                Err((error, _)) => return Err(error::of_message(&error, producer.heard())),
+                Err((error, _)) => return Err(error::of_queue(&error, producer.heard())),
             }
         }
     }

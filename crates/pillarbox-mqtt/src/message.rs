@@ -31,12 +31,12 @@ const LONGEST: usize = u16::MAX as usize;
 pub(crate) fn publish(message: &Message, retain: bool, largest: Option<usize>) -> Result<Publish, SinkError> {
     let size = message.payload.len();
     if let Some(largest) = largest.filter(|largest| size > *largest) {
-        return Err(SinkError::rejected(format_args!("the payload has {size} bytes, and at most {largest} are taken")));
+        return Err(SinkError::unfit(format_args!("the payload has {size} bytes, and at most {largest} are taken")));
     }
     let topic = &*message.topic;
     check("the topic", topic)?;
     if topic.is_empty() || topic.contains(['+', '#']) {
-        return Err(SinkError::rejected(format_args!(
+        return Err(SinkError::unfit(format_args!(
             "the topic {topic:?} is empty or has a + or a #, which MQTT has for subscriptions"
         )));
     }
@@ -109,10 +109,10 @@ pub(crate) fn size(publish: &Publish) -> usize {
 fn check(what: &str, text: &str) -> Result<(), SinkError> {
     let size = text.len();
     if size > LONGEST {
-        return Err(SinkError::rejected(format_args!("{what} has {size} bytes, and MQTT has room for {LONGEST}")));
+        return Err(SinkError::unfit(format_args!("{what} has {size} bytes, and MQTT has room for {LONGEST}")));
     }
     match text.chars().find(|c| is_refused(*c)) {
-        Some(c) => Err(SinkError::rejected(format_args!(
+        Some(c) => Err(SinkError::unfit(format_args!(
             "{what} has the character U+{:04X}, which MQTT can't carry in a text",
             u32::from(c)
         ))),

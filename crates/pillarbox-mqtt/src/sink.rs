@@ -196,7 +196,7 @@ fn fits(open: &Open, packet: &Publish, answer: &mut Option<Sent>) -> bool {
     let (size, limit) = (message::size(packet), open.largest);
     if size > limit {
         let words = format_args!("the packet has {size} bytes, and the server takes {limit}");
-        *answer = Some(Err(SinkError::rejected(words)));
+        *answer = Some(Err(SinkError::unfit(words)));
     }
     size <= limit
 }

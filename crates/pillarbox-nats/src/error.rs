@@ -36,7 +36,8 @@ pub(crate) fn answer(servers: &str, subject: &str, error: &PublishError, is_lost
         PublishErrorKind::StreamNotFound => no_stream(subject),
         PublishErrorKind::TimedOut => silent(servers),
         PublishErrorKind::BrokenPipe => unreachable(servers, "the connection is lost"),
-        PublishErrorKind::MaxPayloadExceeded => SinkError::rejected(error),
+        // The client knows how much the server takes, and sends nothing.
+        PublishErrorKind::MaxPayloadExceeded => SinkError::unfit(error),
         PublishErrorKind::MaxAckPending
         | PublishErrorKind::WrongLastMessageId
         | PublishErrorKind::WrongLastSequence

@@ -18,7 +18,7 @@ pub(crate) fn publish(message: &Message, largest: usize) -> Result<PublishMessag
     subject(&message.topic)?;
     if message.payload.len() > largest {
         let size = message.payload.len();
-        return Err(SinkError::rejected(format_args!("the payload has {size} bytes, and {largest} are the most")));
+        return Err(SinkError::unfit(format_args!("the payload has {size} bytes, and {largest} are the most")));
     }
     Ok(PublishMessage::build().payload(message.payload.clone()).headers(headers(message)?))
 }
@@ -114,7 +114,7 @@ fn headers(message: &Message) -> Result<HeaderMap, SinkError> {
         let is_order = name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-"));
         let is_taken = headers.iter().any(|(taken, _)| AsRef::<str>::as_ref(taken).eq_ignore_ascii_case(name));
         if is_order || is_taken {
-            return Err(SinkError::rejected(format_args!(
+            return Err(SinkError::unfit(format_args!(
                 "the header {name:?} would take the place of one of the broker's"
             )));
         }
@@ -127,7 +127,7 @@ fn add(headers: &mut HeaderMap, name: &str, value: &str) -> Result<(), SinkError
     let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
     let parsed = (HeaderName::try_from(name), value.parse::<HeaderValue>());
     let (true, (Ok(name), Ok(value))) = (is_name, parsed) else {
-        return Err(SinkError::rejected(format_args!(
+        return Err(SinkError::unfit(format_args!(
             "the header {name:?} can't be sent: names have visible ASCII letters, and no colon"
         )));
     };
@@ -144,12 +144,12 @@ fn subject(subject: &str) -> Result<(), SinkError> {
             && !token.contains(|c: char| c.is_whitespace() || c.is_control())
     };
     if !subject.split('.').all(is_token) {
-        return Err(SinkError::rejected(format_args!(
+        return Err(SinkError::unfit(format_args!(
             "{subject:?} is no subject to publish to: it has an empty part, a space or a wildcard"
         )));
     }
     if matches!(subject.split('.').next(), Some("$JS" | "$SYS" | "_INBOX")) {
-        return Err(SinkError::rejected(format_args!("{subject:?} is a subject of the server's own")));
+        return Err(SinkError::unfit(format_args!("{subject:?} is a subject of the server's own")));
     }
     Ok(())
 }

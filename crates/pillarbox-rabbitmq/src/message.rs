@@ -38,7 +38,7 @@ impl<'a> Letter<'a> {
     pub(crate) fn new(message: &'a Message, routing: Routing, largest: usize) -> Result<Self, SinkError> {
         let size = message.payload.len();
         if size > largest {
-            return Err(SinkError::rejected(format_args!(
+            return Err(SinkError::unfit(format_args!(
                 "the payload has {size} bytes, and at most {largest} are taken"
             )));
         }
@@ -152,7 +152,7 @@ impl Headers {
 fn short(what: &str, text: &str) -> Result<ShortString, SinkError> {
     let size = text.len();
     ShortString::try_new(text)
-        .map_err(|_| SinkError::rejected(format_args!("{what} has {size} bytes, and AMQP has room for 255")))
+        .map_err(|_| SinkError::unfit(format_args!("{what} has {size} bytes, and AMQP has room for 255")))
 }
 
 /// Seconds since 1970 of a time as RFC 3339 writes it, which is as exact as AMQP has it.

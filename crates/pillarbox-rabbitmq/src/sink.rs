@@ -266,7 +266,7 @@ fn fits(line: &Line, letter: &Letter<'_>, answer: &mut Option<Sent>) -> bool {
     match line.largest_frame() {
         Some(limit) if letter.header > limit => {
             let size = letter.header;
-            *answer = Some(Err(SinkError::rejected(format_args!(
+            *answer = Some(Err(SinkError::unfit(format_args!(
                 "the headers have {size} bytes, and RabbitMQ takes {limit} (its frame_max)"
             ))));
             false

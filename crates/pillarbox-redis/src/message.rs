@@ -8,11 +8,11 @@ use crate::Options;
 /// The command that appends a message to its stream; an error if no stream can take it.
 pub(crate) fn command(message: &Message, options: &Options) -> Result<Cmd, SinkError> {
     if message.topic.is_empty() {
-        return Err(SinkError::rejected("the topic is empty: a stream needs a name"));
+        return Err(SinkError::unfit("the topic is empty: a stream needs a name"));
     }
     if message.payload.len() > options.largest {
         let (size, largest) = (message.payload.len(), options.largest);
-        return Err(SinkError::rejected(format_args!("the payload has {size} bytes, and {largest} are the most")));
+        return Err(SinkError::unfit(format_args!("the payload has {size} bytes, and {largest} are the most")));
     }
     let mut command = with_room_for(message);
     command.arg("XADD").arg(&*message.topic);

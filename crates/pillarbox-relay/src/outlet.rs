@@ -219,6 +219,7 @@ impl Outlet {
     fn failure(&self, error: &SinkError) -> HandlerError {
         let failure = HandlerError::msg(format!("{}: {error}", self.name));
         match (error.kind(), error.retry_after()) {
+            (SinkErrorKind::Rejected, _) if error.is_unsent() => failure.permanent().unsent(),
             (SinkErrorKind::Rejected, _) => failure.permanent(),
             (SinkErrorKind::Unavailable, Some(after)) => failure.unavailable_for(after),
             (SinkErrorKind::Unavailable, None) => failure.unavailable(),

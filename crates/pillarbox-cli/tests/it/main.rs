@@ -3,6 +3,7 @@
 mod dead;
 mod events;
 mod letters;
+mod private;
 mod relay;
 mod telemetry;
 
@@ -330,11 +331,24 @@ async fn status_shows_what_waits_and_who_owns_what() {
 
 #[tokio::test]
 async fn status_shows_the_keys_that_are_blocked_and_why() {
-    use pillarbox::{Delivery, Event, HandlerError, Outbox, Query, RetryPolicy, SqliteStore, Status};
-
     let folder = tempfile::tempdir().unwrap();
-    let url = format!("sqlite:{}", folder.path().join("a.db").display());
-    let store = SqliteStore::open(&url).await.unwrap();
+    shows_blocked_keys(&format!("sqlite:{}", folder.path().join("a.db").display())).await;
+}
+
+#[tokio::test]
+async fn status_shows_the_keys_that_are_blocked_on_postgres() {
+    shows_blocked_keys(&Shared::Postgres.database().url()).await;
+}
+
+#[tokio::test]
+async fn status_shows_the_keys_that_are_blocked_on_mariadb() {
+    shows_blocked_keys(&Shared::MariaDb.database().url()).await;
+}
+
+async fn shows_blocked_keys(url: &str) {
+    use pillarbox::{AnyStore, Delivery, Event, HandlerError, Outbox, Query, RetryPolicy, Status};
+
+    let store = AnyStore::open(url).await.unwrap();
     let outbox = Outbox::single_node(store)
         .route("Paid", async |_: Delivery| Err::<(), _>(HandlerError::msg("the bank says no").permanent()))
         .route("Sent", async |_: Delivery| Err::<(), _>(HandlerError::msg("the bank is closed")))
@@ -357,7 +371,7 @@ async fn status_shows_the_keys_that_are_blocked_and_why() {
     let at_least = std::time::Duration::from_millis(300);
     tokio::time::sleep(at_least).await;
 
-    let output = pillarbox(&["status", "--db", &url, "--json"]);
+    let output = pillarbox(&["status", "--db", url, "--json"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     let keys = status["blocked"]["keys"].as_array().unwrap();
@@ -375,7 +389,7 @@ async fn status_shows_the_keys_that_are_blocked_and_why() {
         let age = key["blocked_seconds"].as_f64().unwrap();
         assert!(at_least.as_secs_f64() < age && age < begun.elapsed().as_secs_f64(), "{key}");
     }
-    let output = pillarbox(&["status", "--db", &url]);
+    let output = pillarbox(&["status", "--db", url]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     for part in ["blocked keys", "ada: DEAD for", "the bank says no", "cyd: RETRY for", "the bank is closed"] {
         assert!(text.contains(part), "{part}: {text}");

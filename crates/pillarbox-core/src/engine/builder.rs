@@ -224,25 +224,6 @@ impl<S: Store, M> Builder<S, M> {
     }
 }
 
-/// Looks whether live nodes of another group are there.
-async fn refuse_other_groups(store: &impl Store, ours: Option<&str>) -> Result<(), OutboxError> {
-    let fleet = store.fleet().await?;
-    let others = fleet.nodes.iter().filter(|node| node.is_live(fleet.now));
-    for node in others {
-        let theirs = Routes::group_of(&node.routes);
-        if theirs != ours {
-            let name =
-                |group: Option<&str>| group.map_or("with handlers of its own".into(), |name| format!("as a {name}"));
-            return Err(OutboxError::OtherGroup {
-                node: node.node.to_string(),
-                theirs: name(theirs),
-                ours: ours.map_or("no such".into(), |name| format!("a {name}")),
-            });
-        }
-    }
-    Ok(())
-}
-
 struct Parts<S> {
     store: Arc<S>,
     shared: Arc<Shared>,
@@ -515,7 +496,6 @@ impl<S: Store, M: Delivers> Builder<S, M> {
             let node = Node::writer_only(shared.clone());
             return Ok(Outbox::assemble(store, writer, shared, node));
         }
-        refuse_other_groups(&*store, shared.settings.group.as_deref()).await?;
         let node = Node::start(shared.clone(), desk).await?;
         Ok(Outbox::assemble(store, writer, shared, node))
     }

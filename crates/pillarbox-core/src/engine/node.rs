@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     dispatcher::{Serves, Worker},
     error::OutboxError,
+    handler::Routes,
     ownership::Ownership,
     reader::Reader,
     scout::Scout,
@@ -60,14 +61,22 @@ struct Tasks {
 }
 
 impl Node {
-    /// Joins, takes its first share of the partitions, and starts the tasks.
+    /// Joins, takes its first share of the partitions, and starts the tasks, unless nodes of another group are there.
     pub(crate) async fn start(shared: Arc<Shared>, desk: Option<Arc<dyn Desk>>) -> Result<Self, OutboxError> {
+        // Who comes later leaves no trace.
+        refuse_other_groups(&shared).await?;
         let mut ownership = Ownership::new(shared.clone());
         ownership.run_once().await?;
+        let node = Self::idle(shared.clone());
+        // Of those that start in the same moment nobody is seen by that first look. Now this node can be seen: of two, the
+        // one whose entry was the later to commit finds the other, if not both do. Nothing was delivered yet.
+        if let Err(refusal) = refuse_other_groups(&shared).await {
+            node.leave().await;
+            return Err(refusal);
+        }
         let mut reader = Reader::new(shared.clone());
         reader.run_once().await?;
 
-        let node = Self::idle(shared.clone());
         {
             let (tasks, stops) = (&mut *node.tasks.lock(), &node.stops);
             tasks.ownership = Some(keep_lease(ownership, shared.settings.heartbeat_on, stops.ownership.clone())?);
@@ -217,6 +226,27 @@ impl Drop for Node {
             stop.cancel();
         }
     }
+}
+
+/// Looks whether live nodes of another group are there: under this node's own name as well, which a process of another
+/// group may have been given by mistake.
+async fn refuse_other_groups(shared: &Shared) -> Result<(), OutboxError> {
+    let fleet = shared.store.fleet().await?;
+    let ours = shared.settings.group.as_deref();
+    let others = fleet.nodes.iter().filter(|node| node.is_live(fleet.now));
+    for node in others {
+        let theirs = Routes::group_of(&node.routes);
+        if theirs != ours {
+            let name =
+                |group: Option<&str>| group.map_or("with handlers of its own".into(), |name| format!("as a {name}"));
+            return Err(OutboxError::OtherGroup {
+                node: node.node.to_string(),
+                theirs: name(theirs),
+                ours: ours.map_or("no such".into(), |name| format!("a {name}")),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Runs the ownership where nothing can starve it.

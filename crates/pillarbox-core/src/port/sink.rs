@@ -22,6 +22,9 @@ pub trait Sink: Send + Sync + 'static {
     /// messages of a batch have the same key, so that they may be under way at once; who calls again with a key has the
     /// answer to the message before. Is called again while batches are under way, as often as its [pace](Self::pace) says.
     ///
+    /// A message that it refuses by itself, before anything is sent, is [unfit](SinkError::unfit): it tells nothing of the
+    /// receiver, who may be down. One that the receiver refuses is [rejected](SinkError::rejected).
+    ///
     /// Connects if need be, and gives up after a time of its own: a receiver that does not answer is
     /// [unavailable](SinkError::unavailable). May be dropped at any await; what was under way then may arrive or not.
     fn send<'a>(&'a self, batch: &'a [Message]) -> BoxFuture<'a, Vec<Sent>>;
@@ -102,6 +105,7 @@ pub struct SinkError {
     kind: SinkErrorKind,
     words: String,
     retry_after: Option<Duration>,
+    unsent: bool,
 }
 
 /// Whose fault it is.
@@ -131,8 +135,14 @@ impl SinkError {
         Self::new(SinkErrorKind::Rejected, words)
     }
 
+    /// It never will, and the sink itself knows: nothing was sent. So it tells nothing of the receiver, and a circuit stays
+    /// as it is.
+    pub fn unfit(words: impl fmt::Display) -> Self {
+        Self { unsent: true, ..Self::rejected(words) }
+    }
+
     fn new(kind: SinkErrorKind, words: impl fmt::Display) -> Self {
-        Self { kind, words: words.to_string(), retry_after: None }
+        Self { kind, words: words.to_string(), retry_after: None, unsent: false }
     }
 
     /// The receiver has said when to come back.
@@ -145,6 +155,11 @@ impl SinkError {
     /// Whose fault it is.
     pub fn kind(&self) -> SinkErrorKind {
         self.kind
+    }
+
+    /// Whether the receiver was not asked.
+    pub fn is_unsent(&self) -> bool {
+        self.unsent
     }
 
     /// When to come back, if the receiver has said so.

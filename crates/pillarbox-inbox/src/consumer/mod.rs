@@ -30,7 +30,8 @@
 //! - between the letter and the end of the run: the next delivery finds the letter, parks the message and does not begin it;
 //! - between the end of the run and the letter's closing: the same, though the work is done. The letter stays pending, and a replay of
 //!   it is known to inbox or guard;
-//! - between the closing and the acknowledgement: it comes again, runs alone once more, and inbox or guard know it.
+//! - between the closing and the acknowledgement: it comes again, runs alone once more, and inbox or guard know it. Acknowledgements are
+//!   sent by the source, so that one may also be out before the closing: then nothing comes again, and the letter stays pending.
 
 mod builder;
 mod in_tx;

@@ -7,3 +7,4 @@ mod conformance;
 mod faults;
 mod receiving;
 mod records;
+mod relay;

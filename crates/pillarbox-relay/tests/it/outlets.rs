@@ -399,6 +399,39 @@ async fn an_event_that_can_not_be_sent_leaves_the_circuit_as_it_is() {
     }
 }
 
+/// D14: nor does what the sink itself has refused, before it sent anything: a broker that is down has not answered.
+#[tokio::test]
+async fn what_a_sink_refuses_by_itself_leaves_the_circuit_as_it_is() {
+    let hour = Duration::from_hours(1);
+    for at_once in AT_ONCE {
+        let store = MemoryStore::new();
+        let broker = Broker::new(|message| match &*message.topic {
+            "no topic" => Err(SinkError::unfit("no name of a topic")),
+            _ => Err(SinkError::unavailable("nobody answers")),
+        });
+        let outlet = Outlet::new("broker", Arc::new(broker.clone()), to(&["broker"])).at_once(at_once);
+        let outbox = builder(&store)
+            .circuit(CircuitPolicy { failures: 2, shortest: hour, longest: hour })
+            .retry(RetryPolicy::fixed(hour))
+            .handle_every(outlet)
+            .start()
+            .await
+            .unwrap();
+        write(&outbox, [Event::builder("First")]).await;
+        until_found(&store, Status::Retry, 1).await;
+        write(&outbox, [Event::builder("no topic")]).await;
+        let dead = until_found(&store, Status::Dead, 1).await;
+        assert_eq!(dead[0].last_error.as_deref(), Some("broker: no name of a topic"));
+        write(&outbox, [Event::builder("Second")]).await;
+        until_found(&store, Status::Retry, 2).await;
+        // Two in a row: it is open.
+        write(&outbox, [Event::builder("Third")]).await;
+        until_found(&store, Status::Retry, 3).await;
+        outbox.shutdown().await;
+        assert_eq!(broker.batches.lock().len(), 3, "the third has tried as well");
+    }
+}
+
 fn of(event_type: &str) -> Matches {
     Matches { event_type: vec![event_type.into()], ..Matches::default() }
 }

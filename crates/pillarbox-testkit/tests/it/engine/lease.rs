@@ -5,9 +5,9 @@ use std::time::Duration;
 use pillarbox_core::{
     Outbox,
     domain::{NodeId, PartitionSet, Status},
-    port::{Joining, OwnStore},
+    port::{AdminStore as _, Joining, OwnStore},
 };
-use pillarbox_testkit::{Call, probe::Which};
+use pillarbox_testkit::{Call, Gate, probe::Which};
 use tokio::time::Instant;
 
 use super::{DOWN, Stage, event, keyed, pass, until, write};
@@ -147,4 +147,70 @@ async fn a_suspect_whose_start_outlives_the_lease_is_delivered_under_the_next_on
     stage.probe.wait_for(2).await;
     outbox.shutdown().await;
     stage.probe.assert_each_once(&ids);
+}
+
+/// A look before the join sees nobody of those that start at the same time, so each looks again when it can be seen.
+#[tokio::test(start_paused = true)]
+async fn of_two_groups_that_start_in_the_same_moment_the_second_to_join_gives_up() {
+    let stage = Stage::new();
+    let other = stage.another_process();
+    let joins = [&stage, &other].map(|stage| stage.faults().stop_before(Call::Join));
+    let relay = tokio::spawn(stage.node().group("relay").node_name("relay-1").start());
+    let service = tokio::spawn(other.node().start());
+    for join in &joins {
+        join.reached().await;
+    }
+    joins[0].open();
+    let relay = relay.await.unwrap().unwrap();
+    joins[1].open();
+    let refusal = service.await.unwrap().expect_err("a refusal").to_string();
+    assert!(refusal.contains("the node relay-1 delivers") && refusal.contains("another prefix"), "{refusal}");
+    assert_eq!(stage.store.inner().fleet().await.unwrap().nodes.len(), 1, "it has left");
+    write(&relay, [event()]).await;
+    stage.probe.wait_for(1).await;
+    relay.shutdown().await;
+}
+
+/// Both may be told; then nothing of them is left.
+#[tokio::test(start_paused = true)]
+async fn two_groups_that_see_each_other_at_their_start_both_give_up() {
+    let stage = Stage::new();
+    let processes = [stage.another_process(), stage.another_process()];
+    let looks = processes.each_ref().map(|process| {
+        process.faults().pass(Call::Fleet, 1);
+        process.faults().stop_before(Call::Fleet)
+    });
+    let starting = ["one", "other"]
+        .into_iter()
+        .zip(&processes)
+        .map(|(group, process)| tokio::spawn(process.node().group(group).start()));
+    let starting: Vec<_> = starting.collect();
+    for look in &looks {
+        look.reached().await;
+    }
+    looks.iter().for_each(Gate::open);
+    for start in starting {
+        let refusal = start.await.unwrap().expect_err("a refusal").to_string();
+        assert!(refusal.contains("as a o") && refusal.contains("another prefix"), "{refusal}");
+    }
+    let next = stage.node().group("one").start().await.unwrap();
+    assert_eq!(next.partitions_owned(), 256, "free at once");
+    next.shutdown().await;
+}
+
+/// A rolling deployment brings several nodes of one group at once.
+#[tokio::test(start_paused = true)]
+async fn nodes_of_one_group_start_in_the_same_moment() {
+    let stage = Stage::new();
+    let processes = [stage.another_process(), stage.another_process()];
+    let joins = processes.each_ref().map(|process| process.faults().stop_before(Call::Join));
+    let starting: Vec<_> =
+        processes.iter().map(|process| tokio::spawn(process.node().group("relay").start())).collect();
+    for join in &joins {
+        join.reached().await;
+    }
+    joins.iter().for_each(Gate::open);
+    for start in starting {
+        start.await.unwrap().unwrap().shutdown().await;
+    }
 }
