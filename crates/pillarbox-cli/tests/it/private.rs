@@ -1,5 +1,7 @@
 //! `pillarbox relay` to brokers that die in the midst, each a server of the test's own.
 
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},

@@ -226,15 +226,15 @@ async fn twice<T: Till>(place: Place, forgets: bool) -> Vec<i64> {
     scene.till.charges().await
 }
 
-async fn crash_before_the_acknowledgement<T: Till>(place: Place) {
+async fn a_crash_between_work_and_acknowledgement_leaves_the_effect_once<T: Till>(place: Place) {
     assert_eq!(twice::<T>(place, false).await, [0, 1, 2, 3], "each once");
 }
 
-async fn redelivery_after_the_window<T: Till>(place: Place) {
+async fn a_redelivery_after_the_window_is_done_again<T: Till>(place: Place) {
     assert_eq!(twice::<T>(place, true).await, [0, 0, 1, 1, 2, 2, 3], "nobody knows them any more");
 }
 
-async fn crash_between_entry_and_work<T: Till>(place: Place) {
+async fn a_crash_between_entry_and_work_loses_nothing<T: Till>(place: Place) {
     let scene = Scene::<T>::new(place).await;
     let gate = Gate::new();
     scene.send_orders([1]).await;
@@ -248,7 +248,7 @@ async fn crash_between_entry_and_work<T: Till>(place: Place) {
     assert_eq!(scene.till.charges().await, [1]);
 }
 
-async fn poison<T: Till>(place: Place) {
+async fn a_poison_message_is_parked_at_once_and_others_go_on<T: Till>(place: Place) {
     let scene = Scene::<T>::new(place).await;
     scene.send_orders([1]).await;
     let payload = Bytes::from_static(b"{\"number\": \"one\"}");
@@ -262,7 +262,7 @@ async fn poison<T: Till>(place: Place) {
     consumer.shutdown().await;
 }
 
-async fn replays_while_it_still_fails<T: Till>(place: Place) {
+async fn while_the_handler_still_fails_the_count_survives_and_the_limit_holds<T: Till>(place: Place) {
     let scene = Scene::<T>::new(place).await;
     let (queue, ada) = (scene.queue(), Actor::new("ada"));
     scene.send_orders([13]).await;
@@ -283,7 +283,7 @@ async fn replays_while_it_still_fails<T: Till>(place: Place) {
     consumer.shutdown().await;
 }
 
-async fn dead_letter_queue_down<T: Till>(place: Place) {
+async fn a_dead_letter_queue_that_is_down_keeps_the_message_unacknowledged<T: Till>(place: Place) {
     let scene = Scene::<T>::new(place).await;
     let url = scene.database.url();
     let proxy = Proxy::to_url(&url).unwrap();
@@ -311,18 +311,18 @@ macro_rules! cases {
             use super::{$till, place, run};
 
             cases!(@ $place, $till;
-                a_crash_between_work_and_acknowledgement_leaves_the_effect_once = crash_before_the_acknowledgement,
-                a_crash_between_entry_and_work_loses_nothing = crash_between_entry_and_work,
-                a_redelivery_after_the_window_is_done_again = redelivery_after_the_window,
-                a_poison_message_is_parked_at_once_and_others_go_on = poison,
-                while_the_handler_still_fails_the_count_survives_and_the_limit_holds = replays_while_it_still_fails,
-                a_dead_letter_queue_that_is_down_keeps_the_message_unacknowledged = dead_letter_queue_down);
+                a_crash_between_work_and_acknowledgement_leaves_the_effect_once,
+                a_crash_between_entry_and_work_loses_nothing,
+                a_redelivery_after_the_window_is_done_again,
+                a_poison_message_is_parked_at_once_and_others_go_on,
+                while_the_handler_still_fails_the_count_survives_and_the_limit_holds,
+                a_dead_letter_queue_that_is_down_keeps_the_message_unacknowledged);
         }
     )*};
-    (@ $place:expr, $till:ident; $($case:ident = $run:ident),*) => {$(
+    (@ $place:expr, $till:ident; $($case:ident),*) => {$(
         #[test]
         fn $case() {
-            run(async { super::$run::<$till>($place).await });
+            run(async { super::$case::<$till>($place).await });
         }
     )*};
 }
