@@ -13,9 +13,11 @@
 //!
 //! Nothing is written here, so a process may die between any two steps.
 
+use futures_util::TryStreamExt as _;
 use pillarbox_core::domain::{Key, Lease, Partition, PartitionSet, Seq, Timestamp};
 use pillarbox_core::port::{
-    Batch, BoxFuture, Due, Hold, HoldKind, Page, Pick, ReadStore, Recall, Row, Scan, Settled, StoreError, Taken,
+    Batch, BoxFuture, Candidate, Due, Hold, HoldKind, Page, Pick, ReadStore, Recall, Row, Scan, Settled, StoreError,
+    Taken,
 };
 use sqlx::{PgConnection, Row as _, postgres::PgRow};
 
@@ -250,11 +252,29 @@ impl ReadStore for PostgresStore {
     }
 }
 
-/// What a pass read: the rows in ascending order, each with its number.
+/// What a pass read: the rows in ascending order.
 struct Pass {
     horizon: Horizon,
     now: Timestamp,
-    rows: Vec<(i64, PgRow)>,
+    rows: Vec<Found>,
+}
+
+/// A row that a pass has come upon. It is decoded as it comes, while the server sends the next ones, and before the owner is
+/// asked: there is nothing of a backlog that the owner does not want.
+struct Found {
+    row: Row,
+    created_at: Timestamp,
+}
+
+impl Found {
+    fn of(found: &PgRow) -> Result<Self, sqlx::Error> {
+        let Time(created_at) = found.try_get_unchecked(row::CREATED_AT)?;
+        Ok(Self { row: row::decode(found, row::candidate(found)?), created_at })
+    }
+
+    fn candidate(&self) -> Candidate<'_> {
+        Candidate { seq: self.row.seq(), partition: self.row.partition(), key: self.row.key().map(Key::as_str) }
+    }
 }
 
 impl PostgresStore {
@@ -276,19 +296,18 @@ impl PostgresStore {
             let now = *read_at.get_or_insert(pass.now);
             let young = pass.now.saturating_sub(scan.skip_recent);
             let full = pass.rows.len() >= chunk;
-            let seqs: Vec<i64> = pass.rows.iter().map(|(seq, _)| *seq).collect();
+            let seqs: Vec<i64> = pass.rows.iter().map(|found| found.row.seq().0).collect();
             let mut taken = 0;
             let mut recent = false;
-            for (_, found) in &pass.rows {
+            for found in pass.rows {
                 more = rows.len() >= scan.limit;
-                recent = !scan.skip_recent.is_zero() && found.try_get::<Time, _>(row::CREATED_AT)?.0 > young;
+                recent = !scan.skip_recent.is_zero() && found.created_at > young;
                 if more || recent {
                     break;
                 }
                 taken += 1;
-                let candidate = row::candidate(found)?;
-                if pick.pick(candidate) {
-                    rows.push(row::decode(found, candidate));
+                if pick.pick(found.candidate()) {
+                    rows.push(found.row);
                 }
             }
             let reach = Reach::of(&seqs, taken, full, track.seq);
@@ -324,23 +343,27 @@ impl PostgresStore {
                 .bind(ids(|open| open.last))
                 .bind(open.iter().map(|open| open.floor).collect::<Vec<_>>());
         }
-        let rows = row::checked(query.fetch_all(entered.begin_reading().await?).await?)?;
-        entered.end_reading().await?;
-        let (mut carrier, mut numbered) = (None, Vec::with_capacity(rows.len()));
-        for row in rows {
-            match row::seq(&row)? {
-                Some(seq) => numbered.push((seq, row)),
-                None => carrier = Some(row),
+        let (mut carrier, mut rows) = (None, Vec::new());
+        let mut coming = query.fetch(entered.begin_reading().await?);
+        while let Some(found) = coming.try_next().await? {
+            if carrier.is_none() && rows.is_empty() {
+                row::check(&found)?;
+            }
+            match row::seq(&found)? {
+                Some(_) => rows.push(Found::of(&found)?),
+                None => carrier = Some(found),
             }
         }
+        drop(coming);
+        entered.end_reading().await?;
         let carrier = carrier.ok_or(sqlx::Error::RowNotFound)?;
         let text: &str = carrier.try_get(WIDTH)?;
         let horizon = Horizon::parse(text)
             .ok_or_else(|| sqlx::Error::Decode(format!("the snapshot {text:?} can't be understood").into()))?;
         let Time(now) = carrier.try_get(row::CREATED_AT)?;
         // They come so; the positions rest on more than that.
-        numbered.sort_by_key(|(seq, _)| *seq);
-        Ok(Pass { horizon, now, rows: numbered })
+        rows.sort_by_key(|found| found.row.seq());
+        Ok(Pass { horizon, now, rows })
     }
 }
 
