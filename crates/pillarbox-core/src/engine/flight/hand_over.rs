@@ -32,23 +32,28 @@ impl Flight {
         self.stored_mark = None;
     }
 
-    /// The reader has recalled what it must know of new partitions: they are read and delivered from now on.
+    /// The reader has recalled what it must know of new partitions: they are read and delivered from now on. What was recalled
+    /// of others is left alone: those were lost meanwhile, and whoever owns them may have changed it by now. It would meet the
+    /// partition when it comes back, and hold a key for a head that is gone.
     pub(crate) fn activate(&mut self, taken: &[Taken], recall: &Recall, hold_failing: bool, now: Instant) {
+        let these: PartitionSet = taken.iter().map(|part| part.partition).collect();
         for part in taken {
             self.owned.activate(part.partition, part.epoch);
             self.kept_back.remove(&part.partition);
             self.position.lower(part.mark);
             self.durable = self.durable.min(part.mark);
         }
-        for hold in &recall.holds {
+        for hold in recall.holds.iter().filter(|hold| these.contains(hold.partition)) {
             self.lanes.recall_hold(hold, now);
         }
         if hold_failing {
-            for (partition, key, seq) in &recall.failing {
+            for (partition, key, seq) in recall.failing.iter().filter(|(partition, ..)| these.contains(*partition)) {
                 self.lanes.recall_failing(*partition, key, *seq);
             }
         }
-        self.suspects.extend(&recall.suspects);
+        if taken.iter().any(|part| part.suspects > 0) {
+            self.suspects.extend(&recall.suspects);
+        }
     }
 
     /// Starts nothing more in a partition. The reader goes on without it, so what lies above the present position
@@ -145,7 +150,11 @@ impl Flight {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{domain::Epoch, engine::settings::Settings};
+    use crate::{
+        domain::{Epoch, Key},
+        engine::settings::Settings,
+        port::Candidate,
+    };
 
     /// A node with all partitions that has read up to 10, is leaving partition 7, and has read on to 20.
     fn leaving() -> Flight {
@@ -184,6 +193,24 @@ mod tests {
         flight.lose_everything();
         flight.end_taking(vec![taken(1, 5)]);
         assert_eq!(suspects(&flight), [9]);
+    }
+
+    #[test]
+    fn what_was_recalled_of_a_partition_that_is_lost_meanwhile_is_forgotten() {
+        let (partition, key) = (Partition(7), Key::from("k"));
+        let taken = |epoch| [Taken { partition, epoch: Epoch(epoch), mark: Seq(0), suspects: 9 }];
+        let failing = |seq| Recall { failing: vec![(partition, key.clone(), Seq(seq))], ..Recall::default() };
+        let mut flight = Flight::new(&Settings::default());
+        flight.end_taking(taken(1).to_vec());
+        flight.lose_everything();
+        // The answer to the question of before: 11 fails, and may be delivered by another by now.
+        let late = Recall { suspects: vec![Seq(11)], ..failing(11) };
+        flight.activate(&[], &late, true, Instant::now());
+        flight.end_taking(taken(4).to_vec());
+        flight.activate(&taken(4), &failing(14), true, Instant::now());
+        let head = Candidate { seq: Seq(14), partition, key: Some("k") };
+        assert!(flight.wants(head, Instant::now()), "14 is the head now");
+        assert!(flight.suspects.is_empty());
     }
 
     #[test]
