@@ -36,8 +36,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 #[command(name = "cargo x bench")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 struct Args {
-    /// The database to measure. PostgreSQL and MariaDB (mysql) are private servers with their default settings, which
-    /// wait for the disk.
+    /// The database to measure. Servers are private ones with their default settings, which wait for the disk: `mysql`
+    /// is MariaDB, and `oracle-mysql` is MySQL itself, where it can be had.
     #[arg(long, value_enum, default_value_t = Kind::Sqlite)]
     backend: Kind,
     /// Measures this server instead of a private one; its user must be allowed to do everything. Nobody else may use it
@@ -97,6 +97,7 @@ enum Kind {
     Sqlite,
     Postgres,
     Mysql,
+    OracleMysql,
 }
 
 /// How much each bench does.
@@ -195,14 +196,14 @@ async fn run(args: &Args) -> Result<()> {
         return match args.backend {
             Kind::Sqlite => child::<sqlite::Bed>(args).await,
             Kind::Postgres => child::<postgres::Bed>(args).await,
-            Kind::Mysql => child::<mysql::Bed>(args).await,
+            Kind::Mysql | Kind::OracleMysql => child::<mysql::Bed>(args).await,
         };
     }
     if let Some(address) = &args.as_relay {
         return relay::child(address, &args.set, args.events).await;
     }
     if args.relay {
-        if args.peers || args.backend == Kind::Mysql {
+        if args.peers || matches!(args.backend, Kind::Mysql | Kind::OracleMysql) {
             return Err("the relay is measured on PostgreSQL, without peers".into());
         }
         let bed = postgres::Bed::new(args.url.as_deref()).await?;
@@ -232,8 +233,10 @@ async fn run(args: &Args) -> Result<()> {
             let ended = on_postgres(&bed, &sizes, args, &mut report).await;
             (report, ended)
         }
-        Kind::Mysql => {
-            let bed = mysql::Bed::new(args.url.as_deref()).await?;
+        Kind::Mysql | Kind::OracleMysql => {
+            let is_mariadb = args.backend == Kind::Mysql;
+            let family = if is_mariadb { mysql::Family::MariaDb } else { mysql::Family::MySql };
+            let bed = mysql::Bed::new(family, args.url.as_deref()).await?;
             let mut report = Report::new(args.quick, &bed);
             let ended = on_servers(&bed, &sizes, args, &mut report).await;
             (report, ended)

@@ -35,7 +35,7 @@ Commands:
   acceptance     checks docs/acceptance.md against the tests in the sources;
                  with --listed, against what the test runner lists
   bench [ARGS]   the benchmarks, in release mode; ARGS go to them (--help shows them):
-                 --backend sqlite|postgres|mysql, --url URL, --peers, --relay, --consumer, --quick, ...
+                 --backend sqlite|postgres|mysql|oracle-mysql, --url URL, --peers, --relay, --consumer, --quick, ...
   chaos [ARGS]   processes in a storm, and the proof that nothing was lost (--help shows more):
                  --minutes N, --seed S, --backend postgres|mysql|sqlite
   help           this text";

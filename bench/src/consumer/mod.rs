@@ -97,7 +97,7 @@ impl Beds {
         Ok(Self {
             sqlite: sqlite::Bed::new(dir)?,
             postgres: postgres::Bed::new(url).await?,
-            mysql: if wants_mysql { Some(mysql::Bed::new(None).await?) } else { None },
+            mysql: if wants_mysql { Some(mysql::Bed::new(mysql::Family::MariaDb, None).await?) } else { None },
         })
     }
 

@@ -198,7 +198,9 @@ impl Report {
         eprintln!("measuring {bench} ...");
     }
 
+    /// Also tells it at once, so that a run which is cut off has told what it found.
     pub(crate) fn add(&mut self, figure: Figure) {
+        eprintln!("{}", row(&figure));
         self.figures.push(figure);
     }
 

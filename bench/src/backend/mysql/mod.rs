@@ -1,9 +1,10 @@
-//! MySQL and MariaDB: a private MariaDB for the run, or a server of the user's own; a database for each round.
+//! MySQL and MariaDB: a private server for the run, or one of the user's own; a database for each round.
 
 mod counts;
 mod limit;
 
 use std::{
+    ops::Deref,
     str::FromStr as _,
     sync::{
         Arc, Mutex, PoisonError,
@@ -14,7 +15,7 @@ use std::{
 
 use pillarbox::port::UpkeepStore as _;
 use pillarbox_mysql::{MySqlStore, Options};
-use pillarbox_servers::mysql::{self, MariaDb};
+use pillarbox_servers::mysql::{self, MariaDb, MySql};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Connection as _, MySqlConnection, Row as _, mysql::MySqlConnectOptions,
 };
@@ -40,16 +41,43 @@ pub(crate) struct Bed {
     made: AtomicUsize,
     dropped: Arc<Mutex<Vec<String>>>,
     // Stopped last.
-    server: Option<MariaDb>,
+    server: Option<Private>,
+}
+
+/// Which of the two, where the server is a private one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    MariaDb,
+    MySql,
+}
+
+/// A server of the bench's own.
+#[derive(Debug)]
+enum Private {
+    MariaDb(MariaDb),
+    MySql(MySql),
+}
+
+impl Deref for Private {
+    type Target = mysql::Server;
+
+    fn deref(&self) -> &mysql::Server {
+        match self {
+            Self::MariaDb(server) => server,
+            Self::MySql(server) => server,
+        }
+    }
 }
 
 impl Bed {
     /// Starts a server with its default settings, which wait for the disk; or takes the one at the URL, whose user may
     /// create databases and set global variables.
-    pub(crate) async fn new(url: Option<&str>) -> Result<Self> {
-        let server = match url {
-            Some(_) => None,
-            None => Some(MariaDb::start_with(mysql::Options::default().durable())?),
+    pub(crate) async fn new(family: Family, url: Option<&str>) -> Result<Self> {
+        let options = mysql::Options::default().durable();
+        let server = match (url, family) {
+            (Some(_), _) => None,
+            (None, Family::MariaDb) => Some(Private::MariaDb(MariaDb::start_with(options)?)),
+            (None, Family::MySql) => Some(Private::MySql(MySql::start_with(options)?)),
         };
         let url = match (&server, url) {
             (Some(server), _) => server.admin_url("mysql"),
