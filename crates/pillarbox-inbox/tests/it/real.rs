@@ -131,6 +131,8 @@ struct Scene<T: Till> {
     sink: Arc<dyn Sink>,
     outbox: Outbox<T::Store>,
     database: Database,
+    /// The consumer, and its group where the broker has some.
+    name: &'static str,
     /// How often number 13 was.
     declined: Arc<AtomicUsize>,
 }
@@ -142,7 +144,7 @@ impl<T: Till> Scene<T> {
         let outbox = Outbox::writer_only(till.store().clone()).start().await.unwrap();
         // No key and no constraint: work that is done twice shows.
         till.run("create table charge (number bigint not null)").await;
-        Self { till, sink: place.sink(), place, outbox, database, declined: Arc::default() }
+        Self { till, sink: place.sink(), place, outbox, database, name: "billing", declined: Arc::default() }
     }
 
     fn queue(&self) -> DeadLetters {
@@ -161,16 +163,23 @@ impl<T: Till> Scene<T> {
         }
     }
 
-    /// Charges; number 13 fails when it is charged, and all wait at the gate, if there is one.
+    /// From here on, this consumer is meant.
+    fn turn_to(&mut self, name: &'static str) {
+        self.name = name;
+        self.place.subscription["group"] = name.into();
+    }
+
+    /// Charges, as shipping a hundred more; number 13 fails when it is charged, and all wait at the gate, if there is one.
     async fn consumer_of(&self, lost: Option<Arc<AtomicBool>>, queue: DeadLetters, gate: Option<Gate>) -> Consumer {
         let declined = self.declined.clone();
-        Consumer::builder("billing", Any { inner: self.place.source(), lost }, queue)
+        let more = if self.name == "shipping" { 100 } else { 0 };
+        Consumer::builder(self.name, Any { inner: self.place.source(), lost }, queue)
             .inbox(Inbox::new(self.till.tables()), &self.outbox)
             .retry(retry())
             .handle_in_tx(move |mut work: Work<T::Store>, placed: OrderPlaced| {
                 let (gate, declined) = (gate.clone(), declined.clone());
                 async move {
-                    T::charge(&mut work, placed.number.into()).await?;
+                    T::charge(&mut work, i64::from(placed.number) + more).await?;
                     if let Some(gate) = gate {
                         gate.pass().await;
                     }
@@ -305,6 +314,61 @@ async fn a_dead_letter_queue_that_is_down_keeps_the_message_unacknowledged<T: Ti
     assert_eq!(scene.till.charges().await, [1]);
 }
 
+/// Both are given each message twice, and share the tables of one inbox.
+async fn two_consumers_of_one_event_do_not_suppress_each_other<T: Till>(place: Place) {
+    let mut scene = Scene::<T>::new(place).await;
+    scene.send_orders(0..3).await;
+    let mut first = Vec::new();
+    for name in ["billing", "shipping"] {
+        scene.turn_to(name);
+        let acknowledges = Arc::new(AtomicBool::new(false));
+        first.push((scene.consumer_of(Some(acknowledges.clone()), scene.queue(), None).await, acknowledges));
+    }
+    scene.until_charged(&[0, 1, 2, 100, 101, 102]).await;
+    for (consumer, acknowledges) in first {
+        until("an acknowledgement that is lost", || async { acknowledges.load(Ordering::SeqCst) }).await;
+        drop(consumer);
+    }
+    scene.send_orders([3]).await;
+    for name in ["billing", "shipping"] {
+        scene.turn_to(name);
+        let second = scene.consumer(scene.queue(), None).await;
+        let last = if name == "billing" { 3 } else { 103 };
+        until("the last", || async { scene.till.charges().await.contains(&last) }).await;
+        scene.until_over(&second).await;
+        second.shutdown().await;
+    }
+    assert_eq!(scene.till.charges().await, [0, 1, 2, 3, 100, 101, 102, 103], "each once for each");
+    assert_eq!(scene.queue().pending().await.unwrap(), 0);
+}
+
+/// It is away when work is done, and can't be told.
+async fn a_restart_of_the_broker_leaves_each_effect_once<T: Till>(place: Place) {
+    let mut scene = Scene::<T>::new(place).await;
+    let gate = Gate::new();
+    scene.send_orders(0..6).await;
+    let consumer = scene.consumer(scene.queue(), Some(gate.clone())).await;
+    gate.reached(1).await;
+    tokio::task::block_in_place(|| scene.place.stop());
+    gate.open();
+    until("work without the broker", || async { !scene.till.charges().await.is_empty() }).await;
+    tokio::task::block_in_place(|| scene.place.start_again());
+    for number in 6..9 {
+        let message = order(&scene.place.topic, number);
+        // The same message: nobody knows whether one without an answer has come.
+        until("it is sent", || async { scene.sink.send(std::slice::from_ref(&message)).await == [Ok(())] }).await;
+    }
+    until("all", || async {
+        let charges = scene.till.charges().await;
+        (0..9).all(|number| charges.contains(&number))
+    })
+    .await;
+    scene.until_over(&consumer).await;
+    consumer.shutdown().await;
+    assert_eq!(scene.till.charges().await, [0, 1, 2, 3, 4, 5, 6, 7, 8], "each once");
+    assert_eq!(scene.queue().pending().await.unwrap(), 0);
+}
+
 macro_rules! cases {
     ($($name:ident: $place:expr, $till:ident;)*) => {$(
         mod $name {
@@ -330,4 +394,54 @@ cases! {
     nats_and_postgres: place::nats().await, OnPostgres;
     redis_and_mariadb: place::redis(), OnMariaDb;
     rabbitmq_and_postgres: place::rabbitmq().await, OnPostgres;
+}
+
+mod groups_of_nats_and_postgres {
+    use super::{OnPostgres, place, run};
+
+    cases!(@ place::nats().await, OnPostgres; two_consumers_of_one_event_do_not_suppress_each_other);
+}
+
+mod groups_of_redis_and_mariadb {
+    use super::{OnMariaDb, place, run};
+
+    cases!(@ place::redis(), OnMariaDb; two_consumers_of_one_event_do_not_suppress_each_other);
+}
+
+mod kafka_and_mariadb {
+    use super::{OnMariaDb, place, run};
+
+    cases!(@ place::kafka(), OnMariaDb;
+        a_crash_between_work_and_acknowledgement_leaves_the_effect_once,
+        a_redelivery_after_the_window_is_done_again);
+}
+
+mod mqtt_and_postgres {
+    use super::{OnPostgres, place, run};
+
+    cases!(@ place::mqtt().await, OnPostgres;
+        a_crash_between_work_and_acknowledgement_leaves_the_effect_once,
+        a_redelivery_after_the_window_is_done_again);
+}
+
+/// Servers that are stopped and started again.
+mod private {
+    use super::{OnMariaDb, OnPostgres, a_restart_of_the_broker_leaves_each_effect_once, place, run};
+
+    #[test]
+    fn a_restart_of_nats_leaves_each_effect_once_on_postgres() {
+        run(async { a_restart_of_the_broker_leaves_each_effect_once::<OnPostgres>(place::nats().await).await });
+    }
+
+    #[test]
+    fn a_restart_of_redis_leaves_each_effect_once_on_mariadb() {
+        run(async { a_restart_of_the_broker_leaves_each_effect_once::<OnMariaDb>(place::redis()).await });
+    }
+
+    #[test]
+    fn a_restart_of_rabbitmq_leaves_each_effect_once_on_postgres() {
+        run(async {
+            a_restart_of_the_broker_leaves_each_effect_once::<OnPostgres>(place::private_rabbitmq().await).await;
+        });
+    }
 }

@@ -11,7 +11,7 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 use pillarbox_core::port::{Sink, Source};
-use pillarbox_testkit::servers::{Mosquitto, Nats, Redis, Shared};
+use pillarbox_testkit::servers::{Mosquitto, Nats, RabbitMq, Redis, Shared};
 use rdkafka::mocking::MockCluster;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ pub(crate) struct Place {
     /// How often the consumer is killed.
     pub(crate) kills: usize,
     /// The server ends with it.
-    _server: Box<dyn Any + Send>,
+    server: Box<dyn Any + Send>,
 }
 
 /// A sink or a source of a broker's crate by its settings.
@@ -51,6 +51,22 @@ macro_rules! sink {
     ($broker:ident, $place:expr) => {{
         let options: $broker::Options = serde_json::from_value($place.options.clone()).unwrap();
         Arc::new(options.open().unwrap())
+    }};
+}
+/// What only a server of the test's own can be told.
+macro_rules! on_private {
+    ($place:expr, $server:ident => $call:expr) => {
+        match $place.broker {
+            Broker::Mqtt => on_private!($place, Mosquitto, $server => $call),
+            Broker::Nats => on_private!($place, Nats, $server => $call),
+            Broker::RabbitMq => on_private!($place, RabbitMq, $server => $call),
+            Broker::Redis => on_private!($place, Redis, $server => $call),
+            Broker::Kafka => panic!("the mock is no server"),
+        }
+    };
+    ($place:expr, $type:ty, $server:ident => $call:expr) => {{
+        let $server = $place.server.downcast_mut::<$type>().expect("a private server");
+        $call
     }};
 }
 pub(crate) use source;
@@ -76,6 +92,16 @@ impl Place {
         }
     }
 
+    /// Ends a private server in an orderly way.
+    pub(crate) fn stop(&mut self) {
+        on_private!(self, server => server.stop());
+    }
+
+    /// On the same port, with what it has kept.
+    pub(crate) fn start_again(&mut self) {
+        on_private!(self, server => server.start_again().unwrap());
+    }
+
     /// Waits until nothing is left that comes again by the clock. Elsewhere it has come when a consumer connects.
     pub(crate) async fn until_all_is_acknowledged(&self) {
         if matches!(self.broker, Broker::Kafka | Broker::Mqtt | Broker::RabbitMq) {
@@ -95,7 +121,7 @@ pub(crate) fn redis() -> Place {
         subscription: json!({ "streams": ["orders"], "group": "billing", "again_after": "1s", "wait": "250ms" }),
         topic: "orders".into(),
         kills: KILLS,
-        _server: Box::new(server),
+        server: Box::new(server),
     }
 }
 
@@ -111,13 +137,23 @@ pub(crate) async fn nats() -> Place {
         subscription: json!({ "stream": "orders", "group": "billing", "again_after": "1s", "wait": "250ms" }),
         topic: "orders.placed".into(),
         kills: KILLS,
-        _server: Box::new(server),
+        server: Box::new(server),
     }
 }
 
-/// On the shared server: starting one takes long. The server drops the queue when nobody has used it for a while.
+/// On the shared server: starting one takes long.
 pub(crate) async fn rabbitmq() -> Place {
-    let (url, queue) = (Shared::RabbitMq.url(), format!("pillarbox-{}", pillarbox_core::new_id()));
+    rabbitmq_at(Shared::RabbitMq.url(), ()).await
+}
+
+pub(crate) async fn private_rabbitmq() -> Place {
+    let server = RabbitMq::start().unwrap();
+    rabbitmq_at(server.url(), server).await
+}
+
+/// The server drops the queue when nobody has used it for a while.
+async fn rabbitmq_at(url: String, server: impl Any + Send) -> Place {
+    let queue = format!("pillarbox-{}", pillarbox_core::new_id());
     let connection = Connection::connect(&url, ConnectionProperties::default()).await.unwrap();
     let mut arguments = FieldTable::default();
     arguments.insert("x-expires".into(), AMQPValue::LongInt(120_000));
@@ -129,7 +165,7 @@ pub(crate) async fn rabbitmq() -> Place {
         subscription: json!({ "queue": queue, "wait": "250ms" }),
         topic: queue.into(),
         kills: KILLS,
-        _server: Box::new(connection),
+        server: Box::new(server),
     }
 }
 
@@ -151,7 +187,7 @@ pub(crate) fn kafka() -> Place {
         topic: "orders".into(),
         // The group waits for each of the dead.
         kills: 3,
-        _server: Box::new(end),
+        server: Box::new(end),
     }
 }
 
@@ -163,7 +199,7 @@ pub(crate) async fn mqtt() -> Place {
         subscription: json!({ "topic": "shop/orders", "client_id": "billing-0", "wait": "250ms" }),
         topic: "shop/orders".into(),
         kills: KILLS,
-        _server: Box::new(server),
+        server: Box::new(server),
     };
     // The server keeps messages from the first connection on.
     let source = source!(pillarbox_mqtt, place);
