@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
 use pillarbox::{
-    AnyStore, MySqlInbox, PostgresInbox, SqliteInbox, StoreErrorKind,
+    AnyStore, MySqlInbox, PostgresInbox, SqliteInbox, StoreError, StoreErrorKind,
     port::{InboxUpkeep as _, UpkeepStore as _},
 };
 
@@ -60,10 +60,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     }
     let before = store.check().await;
     store.migrate().await.map_err(|error| {
-        let advice = match error.kind() {
-            StoreErrorKind::Unavailable => "look whether the URL is right, and the server is up",
-            _ => "the database's user must be allowed to make tables; --print shows the SQL for somebody who is",
-        };
+        let advice = advice(&before, error.kind());
         Error::new("the migration failed, and can be run again").caused_by(error).advice(advice)
     })?;
     if args.inbox {
@@ -74,6 +71,16 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
         let _ = out::print("the consumers' tables are there\n")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Who could look at the tables before has logged in; what was refused is then the making of tables.
+fn advice(before: &Result<(), StoreError>, failure: StoreErrorKind) -> &'static str {
+    let looked = before.as_ref().map_or_else(|error| error.kind() == StoreErrorKind::Schema, |()| true);
+    match failure {
+        StoreErrorKind::Unavailable => "look whether the URL is right, and the server is up",
+        _ if looked => "the database's user must be allowed to make tables; --print shows the SQL for somebody who is",
+        _ => "look at name, password, database and TLS options in the URL",
+    }
 }
 
 async fn migrate_inbox(store: &AnyStore, prefix: &str) -> Result<(), Error> {

@@ -457,3 +457,27 @@ fn a_server_that_is_not_there_is_told_without_the_password() {
         assert!(!stderr(&output).contains("secret"), "{}", stderr(&output));
     }
 }
+
+/// A refused login is no lack of rights, and the advice does not send anybody to the wrong door.
+#[test]
+fn a_refused_login_and_a_user_who_may_make_no_tables_are_told_apart() {
+    let database = Shared::Postgres.database();
+    let url = database.url();
+    let (scheme, rest) = url.split_once("://").expect("a URL");
+    let (_, host) = rest.rsplit_once('@').expect("a user");
+    let refused = pillarbox(&["migrate", "--db", &format!("{scheme}://nobody:wrong@{host}")]);
+    assert_eq!(refused.status.code(), Some(1));
+    let said = stderr(&refused);
+    assert!(said.contains("try: look at name, password") && !said.contains("make tables"), "{said}");
+    assert!(!said.contains("wrong"), "{said}");
+
+    let reader = format!("reader_{}", std::process::id());
+    database
+        .run(&format!("create role {reader} login password 'reads'; revoke create on schema public from public"))
+        .expect("a user who may read");
+    let refused = pillarbox(&["migrate", "--db", &format!("{scheme}://{reader}:reads@{host}")]);
+    database.run(&format!("drop role {reader}")).expect("the user is gone");
+    assert_eq!(refused.status.code(), Some(1));
+    let said = stderr(&refused);
+    assert!(said.contains("permission denied") && said.contains("--print"), "{said}");
+}
