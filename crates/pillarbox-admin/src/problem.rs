@@ -200,7 +200,7 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         tracing::warn!(error = &error as &dyn std::error::Error, "a request failed in the database");
         match error.kind() {
-            StoreErrorKind::Unavailable | StoreErrorKind::Conflict => {
+            StoreErrorKind::Unavailable | StoreErrorKind::Conflict | StoreErrorKind::Rewound => {
                 Self::unavailable("the database does not answer, or is busy; nothing was changed: try again")
             }
             StoreErrorKind::OutcomeUnknown => Self::unavailable(

@@ -30,7 +30,7 @@ pub(crate) const SESSION: &str = "set default_transaction_isolation = 'read comm
     select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'";
 
 /// The same for one transaction, behind a pooler.
-const READ: &str = "begin isolation level read committed read only;
+pub(crate) const READ: &str = "begin isolation level read committed read only;
     set local jit = off; set local enable_seqscan = off; set local enable_bitmapscan = off";
 const WRITE: &str = "begin isolation level read committed read write;
     set local jit = off; set local enable_seqscan = off; set local enable_bitmapscan = off;
@@ -52,7 +52,14 @@ pub(crate) struct Line {
 #[derive(Debug)]
 struct Slot {
     runtime: Id,
-    connection: Arc<AsyncMutex<Option<PgConnection>>>,
+    connection: Arc<AsyncMutex<Option<Session>>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    connection: PgConnection,
+    /// The server's life, as far as it was asked for.
+    pub(crate) life: Option<Box<str>>,
 }
 
 impl Line {
@@ -70,7 +77,7 @@ impl Line {
         let slot = self.slot(Handle::current().id());
         let mut slot = slot.lock_owned().await;
         if slot.is_none() {
-            *slot = Some(self.connect().await?);
+            *slot = Some(Session { connection: self.connect().await?, life: None });
         }
         Ok(Entered { slot, behind_pooler: self.behind_pooler, clean: false })
     }
@@ -93,7 +100,7 @@ impl Line {
         }
     }
 
-    fn slot(&self, runtime: Id) -> Arc<AsyncMutex<Option<PgConnection>>> {
+    fn slot(&self, runtime: Id) -> Arc<AsyncMutex<Option<Session>>> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.retain(|slot| slot.runtime == runtime || Arc::strong_count(&slot.connection) > 1);
         if let Some(slot) = slots.iter().find(|slot| slot.runtime == runtime) {
@@ -109,13 +116,17 @@ impl Line {
 /// off in the middle of an answer, nobody knows its state. What was not committed is rolled back by that.
 #[derive(Debug)]
 pub(crate) struct Entered {
-    slot: OwnedMutexGuard<Option<PgConnection>>,
+    slot: OwnedMutexGuard<Option<Session>>,
     behind_pooler: bool,
     clean: bool,
 }
 
 impl Entered {
     pub(crate) fn connection(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
+        self.session().map(|session| &mut session.connection)
+    }
+
+    pub(crate) fn session(&mut self) -> Result<&mut Session, sqlx::Error> {
         self.slot.as_mut().ok_or(sqlx::Error::WorkerCrashed)
     }
 

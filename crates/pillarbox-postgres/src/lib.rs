@@ -57,6 +57,7 @@ mod error;
 mod horizon;
 mod inbox;
 mod kept;
+mod life;
 mod migrate;
 mod own;
 #[cfg(test)]

@@ -9,7 +9,8 @@ use crate::{Options, PostgresStore, error, tables::Names};
 pub const VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
 // What has been released is never changed: a new version is a new file.
-const MIGRATIONS: [(i64, &str); 1] = [(1, include_str!("../migrations/0001_tables.sql"))];
+const MIGRATIONS: [(i64, &str); 2] =
+    [(1, include_str!("../migrations/0001_tables.sql")), (2, include_str!("../migrations/0002_life.sql"))];
 
 const SCHEMA_TABLE: &str = "create table if not exists {schema} (
     version bigint primary key,

@@ -11,6 +11,9 @@
 //! KEY SHARE goes together with the update of `until`: a node whose settle hangs can still renew its lease, and what
 //! a settle stores of the node's mark is in a row of another table.
 //!
+//! A lease that was given before the server crashed is void, whatever its time: see [`crate::life`]. The others leave it to
+//! its node to join anew, and expel it when it lapses.
+//!
 //! # When the process dies
 //! - between the lock and the commit of any call: the server ends the session, rolls back and drops the lock; that of
 //!   a process that only stands still it ends after a while;
@@ -29,15 +32,17 @@ use sqlx::{PgConnection, Row as _, postgres::PgRow};
 use crate::{
     PostgresStore,
     connection::{Entered, Line},
-    error, row,
+    error, life, row,
     tables::statements,
 };
 
 statements!(OwnSql {
-    /// By primary key.
-    fence: "select 1 from {instance} where incarnation = $1 and id = $2 and until > {now} for key share",
+    /// By primary key. Says whether the lease is of the server's present life.
+    fence: "select coalesce(life = (select life from {life} where one), false)
+        from {instance} where incarnation = $1 and id = $2 and until > {now} for key share",
     /// The same in a transaction of the application's pool, which has the settings of a settle from here on: see `SESSION`.
-    fence_work: "select set_config('idle_in_transaction_session_timeout', '10000', true),
+    fence_work: "select coalesce(life = (select life from {life} where one), false),
+            set_config('idle_in_transaction_session_timeout', '10000', true),
             case current_setting('synchronous_commit') when 'off' then set_config('synchronous_commit', 'on', true) end
         from {instance} where incarnation = $1 and id = $2 and until > {now} for key share",
     /// By the unique index on id. Waits for the settles of the node.
@@ -54,12 +59,13 @@ statements!(OwnSql {
         where owner = node.id",
     /// By primary key.
     remove: "with mark as (delete from {mark} where incarnation = $1) delete from {instance} where incarnation = $1",
-    enter: "with node as (insert into {instance} (id, until, routes, in_flight)
-            values ($1, {now} + $2::bigint * interval '1 microsecond', $3, $4) returning incarnation)
+    enter: "with node as (insert into {instance} (id, until, routes, in_flight, life)
+            values ($1, {now} + $2::bigint * interval '1 microsecond', $3, $4, $5::text::uuid) returning incarnation)
         insert into {mark} (incarnation) select incarnation from node returning incarnation",
-    /// By primary key.
+    /// By primary key. Says whether the lease is of the server's present life.
     renew: "update {instance} set until = {now} + $1::bigint * interval '1 microsecond'
-        where incarnation = $2 and id = $3 and until > {now}",
+        where incarnation = $2 and id = $3 and until > {now}
+        returning coalesce(life = (select life from {life} where one), false)",
     /// By primary key.
     publish: "update {instance} set routes = $1 where incarnation = $2 and id = $3 and until > {now}",
     nodes: "select id, until > {now}, routes from {instance} order by id",
@@ -90,7 +96,7 @@ impl OwnStore for PostgresStore {
         Box::pin(self.within(async move {
             let mut entered = self.0.lease.enter().await?;
             entered.begin().await?;
-            let incarnation = self.enter_node(&mut entered, joining).await.map_err(|error| {
+            let (incarnation, life) = self.enter_node(&mut entered, joining).await.map_err(|error| {
                 if !error::is_duplicate(&error) {
                     return error::of(error);
                 }
@@ -98,6 +104,7 @@ impl OwnStore for PostgresStore {
                 StoreError::new(StoreErrorKind::Conflict, words).caused_by(error)
             })?;
             entered.commit().await?;
+            self.0.life.joined(life);
             Ok(Lease { node: joining.node.clone(), incarnation })
         }))
     }
@@ -106,7 +113,7 @@ impl OwnStore for PostgresStore {
         Box::pin(self.within(async move {
             let mut entered = self.0.lease.enter().await?;
             entered.begin().await?;
-            let renewed = self.extend(&mut entered, lease, ttl).await.map_err(error::of)?;
+            let renewed = self.extend(&mut entered, lease, ttl).await?;
             // The lease is what matters, and durable before anything else is asked for.
             entered.commit().await?;
             if !renewed {
@@ -215,35 +222,47 @@ impl PostgresStore {
             .fetch_optional(entered.connection().map_err(error::of)?)
             .await
             .map_err(error::of)?;
-        if found.is_some() {
-            return Ok(Some(entered));
+        match found {
+            Some(row) => life::is_present(&row)?,
+            None => {
+                entered.rollback().await?;
+                return Ok(None);
+            }
         }
-        entered.rollback().await?;
-        Ok(None)
+        Ok(Some(entered))
     }
 
-    async fn enter_node(&self, entered: &mut Entered, joining: &Joining) -> Result<Incarnation, sqlx::Error> {
+    /// Returns the life of the server as well.
+    async fn enter_node(
+        &self,
+        entered: &mut Entered,
+        joining: &Joining,
+    ) -> Result<(Incarnation, Box<str>), sqlx::Error> {
         let tx = entered.connection()?;
         let sql = &self.0.sql.own;
         let namesake = self.query(&sql.namesake).bind(joining.node.as_str()).fetch_optional(&mut *tx).await?;
         if let Some(row) = namesake {
             self.end(&mut *tx, row.try_get(0)?).await?;
         }
+        let life = self.begin_life(&mut *tx).await?;
         let entry = self
             .query(&sql.enter)
             .bind(joining.node.as_str())
             .bind(micros(joining.ttl))
             .bind(serde_json::to_string(&joining.routes).unwrap_or_default())
             .bind(i64::from(joining.in_flight))
+            .bind(&*life)
             .fetch_one(tx)
             .await?;
-        entry.try_get(0).map(Incarnation)
+        Ok((Incarnation(entry.try_get(0)?), life))
     }
 
-    async fn extend(&self, entered: &mut Entered, lease: &Lease, ttl: Duration) -> Result<bool, sqlx::Error> {
+    async fn extend(&self, entered: &mut Entered, lease: &Lease, ttl: Duration) -> Result<bool, StoreError> {
         let renew = self.query(&self.0.sql.own.renew).bind(micros(ttl));
         let renew = renew.bind(lease.incarnation.0).bind(lease.node.as_str());
-        Ok(renew.execute(entered.connection()?).await?.rows_affected() == 1)
+        let renewed = renew.fetch_optional(entered.connection().map_err(error::of)?).await.map_err(error::of)?;
+        renewed.as_ref().map(life::is_present).transpose()?;
+        Ok(renewed.is_some())
     }
 
     async fn look_around(&self, entered: &mut Entered) -> Result<(Vec<PgRow>, PgRow), sqlx::Error> {

@@ -25,6 +25,7 @@ fn wanted(name: &str) -> (&'static [&'static str], bool) {
             (&[PRIMARY_KEY, "outbox_event_due", "outbox_event_key", "event_key on outbox_event pending_1"], false)
         }
         "newest" => (&[PRIMARY_KEY, "outbox_event_due"], false),
+        "present" | "fence" | "renew" => (&["using outbox_life_pkey"], false),
         "count" | "totals" | "worst" => (&[], true),
         _ => (&[], false),
     }
@@ -78,6 +79,7 @@ async fn statements_use_their_index() {
         sqlx::raw_sql(SESSION).execute(&mut session).await.unwrap();
         let statements = [
             sql.write.named(),
+            sql.life.named(),
             sql.own.named(),
             sql.read.named(),
             sql.settle.named(),

@@ -19,7 +19,11 @@ use pillarbox_core::port::{
     Batch, BoxFuture, Candidate, Due, Hold, HoldKind, Page, Pick, ReadStore, Recall, Row, Scan, Settled, StoreError,
     Taken,
 };
-use sqlx::{PgConnection, Row as _, postgres::PgRow};
+use sqlx::{
+    PgConnection, Postgres, Row as _,
+    postgres::{PgArguments, PgRow},
+    query::Query,
+};
 
 use crate::{
     PostgresStore,
@@ -165,7 +169,7 @@ impl ReadStore for PostgresStore {
     fn page<'a>(&'a self, scan: Scan<'a>, pick: &'a mut dyn Pick) -> BoxFuture<'a, Result<Page, StoreError>> {
         Box::pin(self.within(async move {
             let mut entered = self.0.reads.enter().await?;
-            let page = self.read_page(&mut entered, &scan, pick).await.map_err(error::of)?;
+            let page = self.read_page(&mut entered, &scan, pick).await?;
             entered.leave();
             Ok(page)
         }))
@@ -179,7 +183,7 @@ impl ReadStore for PostgresStore {
     ) -> BoxFuture<'a, Result<Due, StoreError>> {
         Box::pin(self.within(async move {
             let mut entered = self.0.reads.enter().await?;
-            let connection = entered.begin_reading().await.map_err(error::of)?;
+            let connection = self.begin_reading(&mut entered).await?;
             let due = self.read_due(connection, &partitions, limit, pick).await.map_err(error::of)?;
             entered.end_reading().await.map_err(error::of)?;
             entered.leave();
@@ -202,7 +206,7 @@ impl ReadStore for PostgresStore {
                 .bind(from.0)
                 .bind(i16::from(partition.0))
                 .bind(at_most(limit))
-                .fetch_all(entered.begin_reading().await.map_err(error::of)?)
+                .fetch_all(self.begin_reading(&mut entered).await?)
                 .await;
             let rows = rows.and_then(decode_all).map_err(error::of)?;
             entered.end_reading().await.map_err(error::of)?;
@@ -220,7 +224,7 @@ impl ReadStore for PostgresStore {
             let rows = self
                 .query(&self.0.sql.read.rows)
                 .bind(row::numbers(seqs))
-                .fetch_all(entered.begin_reading().await.map_err(error::of)?)
+                .fetch_all(self.begin_reading(&mut entered).await?)
                 .await;
             let rows = rows.and_then(decode_all).map_err(error::of)?;
             entered.end_reading().await.map_err(error::of)?;
@@ -235,7 +239,7 @@ impl ReadStore for PostgresStore {
                 return Ok(Recall::default());
             }
             let mut entered = self.0.reads.enter().await?;
-            let connection = entered.begin_reading().await.map_err(error::of)?;
+            let connection = self.begin_reading(&mut entered).await?;
             let recall = self.read_recall(connection, taken).await.map_err(error::of)?;
             entered.end_reading().await.map_err(error::of)?;
             entered.leave();
@@ -259,6 +263,30 @@ struct Pass {
     rows: Vec<Found>,
 }
 
+impl Pass {
+    async fn of(query: Query<'_, Postgres, PgArguments>, connection: &mut PgConnection) -> Result<Self, sqlx::Error> {
+        let (mut carrier, mut rows) = (None, Vec::new());
+        let mut coming = query.fetch(connection);
+        while let Some(found) = coming.try_next().await? {
+            if carrier.is_none() && rows.is_empty() {
+                row::check(&found)?;
+            }
+            match row::seq(&found)? {
+                Some(_) => rows.push(Found::of(&found)?),
+                None => carrier = Some(found),
+            }
+        }
+        let carrier = carrier.ok_or(sqlx::Error::RowNotFound)?;
+        let text: &str = carrier.try_get(WIDTH)?;
+        let horizon = Horizon::parse(text)
+            .ok_or_else(|| sqlx::Error::Decode(format!("the snapshot {text:?} can't be understood").into()))?;
+        let Time(now) = carrier.try_get(row::CREATED_AT)?;
+        // They come so; the positions rest on more than that.
+        rows.sort_by_key(|found| found.row.seq());
+        Ok(Self { horizon, now, rows })
+    }
+}
+
 /// A row that a pass has come upon. It is decoded as it comes, while the server sends the next ones, and before the owner is
 /// asked: there is nothing of a backlog that the owner does not want.
 struct Found {
@@ -278,12 +306,7 @@ impl Found {
 }
 
 impl PostgresStore {
-    async fn read_page(
-        &self,
-        entered: &mut Entered,
-        scan: &Scan<'_>,
-        pick: &mut dyn Pick,
-    ) -> Result<Page, sqlx::Error> {
+    async fn read_page(&self, entered: &mut Entered, scan: &Scan<'_>, pick: &mut dyn Pick) -> Result<Page, StoreError> {
         let partitions = row::bits(&scan.partitions);
         let mut track = Track::resume(scan.after);
         let mut rows = Vec::with_capacity(scan.limit.min(1_024));
@@ -328,7 +351,7 @@ impl PostgresStore {
         track: &Track,
         chunk: usize,
         partitions: &[u8],
-    ) -> Result<Pass, sqlx::Error> {
+    ) -> Result<Pass, StoreError> {
         let ReadSql { page, page_late, .. } = &self.0.sql.read;
         let open = track.to_probe();
         let query = self.query(if open.is_empty() { page } else { page_late });
@@ -343,27 +366,9 @@ impl PostgresStore {
                 .bind(ids(|open| open.last))
                 .bind(open.iter().map(|open| open.floor).collect::<Vec<_>>());
         }
-        let (mut carrier, mut rows) = (None, Vec::new());
-        let mut coming = query.fetch(entered.begin_reading().await?);
-        while let Some(found) = coming.try_next().await? {
-            if carrier.is_none() && rows.is_empty() {
-                row::check(&found)?;
-            }
-            match row::seq(&found)? {
-                Some(_) => rows.push(Found::of(&found)?),
-                None => carrier = Some(found),
-            }
-        }
-        drop(coming);
-        entered.end_reading().await?;
-        let carrier = carrier.ok_or(sqlx::Error::RowNotFound)?;
-        let text: &str = carrier.try_get(WIDTH)?;
-        let horizon = Horizon::parse(text)
-            .ok_or_else(|| sqlx::Error::Decode(format!("the snapshot {text:?} can't be understood").into()))?;
-        let Time(now) = carrier.try_get(row::CREATED_AT)?;
-        // They come so; the positions rest on more than that.
-        rows.sort_by_key(|found| found.row.seq());
-        Ok(Pass { horizon, now, rows })
+        let pass = Pass::of(query, self.begin_reading(entered).await?).await.map_err(error::of)?;
+        entered.end_reading().await.map_err(error::of)?;
+        Ok(pass)
     }
 }
 

@@ -10,8 +10,20 @@ use sqlx::{
 };
 
 use crate::{
-    action::ActionSql, admin::AdminSql, connection::Line, error, kept::Kept, own::OwnSql, read::ReadSql,
-    settle::SettleSql, tables::Names, upkeep::UpkeepSql, wake::Listening, work::Work, writer::WriteSql,
+    action::ActionSql,
+    admin::AdminSql,
+    connection::Line,
+    error,
+    kept::Kept,
+    life::{Life, LifeSql},
+    own::OwnSql,
+    read::ReadSql,
+    settle::SettleSql,
+    tables::Names,
+    upkeep::UpkeepSql,
+    wake::Listening,
+    work::Work,
+    writer::WriteSql,
 };
 
 /// An outbox in a PostgreSQL database. Cheap to clone.
@@ -47,6 +59,7 @@ pub(crate) struct Inner {
     pub(crate) lease: Line,
     pub(crate) reads: Line,
     pub(crate) settles: Line,
+    pub(crate) life: Life,
     pub(crate) news: Listening,
     pub(crate) behind_pooler: bool,
     answer_within: Duration,
@@ -55,6 +68,7 @@ pub(crate) struct Inner {
 
 pub(crate) struct Sql {
     pub(crate) write: WriteSql,
+    pub(crate) life: LifeSql,
     pub(crate) own: OwnSql,
     pub(crate) read: ReadSql,
     pub(crate) settle: SettleSql,
@@ -177,6 +191,7 @@ impl Options {
         Ok(PostgresStore(Arc::new(Inner {
             sql: Sql {
                 write: WriteSql::new(&names),
+                life: LifeSql::new(&names),
                 own: OwnSql::new(&names),
                 read: ReadSql::new(&names),
                 settle: SettleSql::new(&names),
@@ -187,6 +202,7 @@ impl Options {
             lease: line(),
             reads: line(),
             settles: line(),
+            life: Life::default(),
             news: Listening::new(connect.clone(), self.connect_within, &names),
             names,
             work: Work::beside(&pool),

@@ -79,10 +79,11 @@ fn check(what: &str, name: &str, reserved: bool) -> Result<(), StoreError> {
     ))
 }
 
-const TABLES: [&str; 15] = [
+const TABLES: [&str; 16] = [
     "event",
     "hold",
     "instance",
+    "life",
     "mark",
     "partition",
     "dedup",

@@ -9,7 +9,7 @@ use pillarbox_core::domain::{Lease, Seq};
 use pillarbox_core::port::{Batch, BoxFuture, SettleStore, Settled, StoreError};
 use sqlx::{PgPool, Row as _};
 
-use crate::{PostgresStore, PostgresTransaction, error, kept::Kept};
+use crate::{PostgresStore, PostgresTransaction, error, kept::Kept, life};
 
 const BEGIN: &str = "begin isolation level read committed read write; savepoint pillarbox_work";
 /// Fails in a transaction in which a statement has failed.
@@ -62,9 +62,10 @@ impl SettleStore for PostgresStore {
             let (connection, doubtful) = tx.sound();
             *doubtful = true;
             let fence = self.query(&self.0.sql.own.fence_work).bind(lease.incarnation.0).bind(lease.node.as_str());
-            if fence.fetch_optional(&mut *connection).await.map_err(error::of)?.is_none() {
+            let Some(fenced) = fence.fetch_optional(&mut *connection).await.map_err(error::of)? else {
                 return Ok(Settled::Fenced);
-            }
+            };
+            life::is_present(&fenced)?;
             let stale = self.apply(connection, lease, batch).await.map_err(error::of)?;
             *doubtful = false;
             Ok(Settled::Applied { stale })

@@ -37,6 +37,11 @@
 //! its process stand still for longer than the lease, without killing it, is no longer counted by that process
 //! itself, only by others that take it over.
 //!
+//! # When the database's server crashes
+//! Of a store that may give numbers out again after a crash, calls under a lease of before fail as
+//! [`Rewound`](StoreErrorKind::Rewound), whoever of the node's loops makes the first. The node forgets everything and joins
+//! anew, as after a lapse, and goes on from what is stored. What was running is delivered once more, and no attempt counts.
+//!
 //! # When the lease is ended before its time
 //! Mostly that is a process that has joined under the same name: the same service, started again before this process was
 //! gone, or one that was given the name of another by mistake. If the node joined again at once, the two would end each
@@ -152,7 +157,7 @@ impl Ownership {
         };
         // A call that hangs must not outlive the lease unnoticed.
         if let Ok(done) = timeout_at(deadline, self.tend(&lease)).await {
-            return done;
+            return done.inspect_err(|error| self.shared.notice(&lease, error));
         }
         self.shared.lose_lease(&lease, "the database did not answer before the lease ran out");
         Err(StoreError::new(StoreErrorKind::Unavailable, "the database did not answer in time"))

@@ -66,6 +66,7 @@ impl Reader {
         let mut trouble = Backoff::new(settings.poll_min, Duration::from_secs(5).max(settings.poll_max));
         let shared = self.shared.clone();
         loop {
+            let lease = shared.flight.lock().owned.lease().cloned();
             // Biased, here and below: what runs is then decided by what is ready and by nothing else, and a schedule
             // of the simulation is the same every time.
             let pass = tokio::select! {
@@ -93,6 +94,9 @@ impl Reader {
                 Err(error) => {
                     shared.meters.loop_errors.increment(1);
                     tracing::error!(error = &error as &dyn std::error::Error, "reading failed and is tried again");
+                    if let Some(lease) = &lease {
+                        shared.notice(lease, &error);
+                    }
                     let wait = trouble.next();
                     // A bell would only lead to the next failure.
                     tokio::select! {

@@ -121,6 +121,7 @@ impl Settler {
                         outcomes = batch.outcomes.len(),
                         "settling failed and is tried again"
                     );
+                    shared.notice(&lease, &error);
                     tokio::select! {
                         biased;
                         () = session.cancelled() => return,

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     domain::{Lease, NodeId, Seq, Timestamp},
     observe::Meters,
-    port::{Clock, Released, Store},
+    port::{Clock, Released, Store, StoreError, StoreErrorKind},
 };
 
 /// The node: its store, its memory, and the bells of its tasks.
@@ -157,16 +157,28 @@ impl Shared {
         }
     }
 
-    /// A lease is not in force any more: whatever runs under it is dropped, and whatever waits is forgotten.
-    /// Nothing happens if the node has another lease by now.
+    /// A lease is not in force any more: whatever runs under it is dropped, and whatever waits is forgotten. If it was ended
+    /// before its time, the node stands back. Nothing happens if the node has another lease by now.
     pub(crate) fn lose_lease(&self, lease: &Lease, why: &str) {
+        self.end_lease(lease, why, true);
+    }
+
+    /// A call under a lease has failed. Most errors say nothing of the lease; if the database was rewound it is void, and
+    /// nobody has ended it: the node joins anew at once.
+    pub(crate) fn notice(&self, lease: &Lease, error: &StoreError) {
+        if error.kind() == StoreErrorKind::Rewound {
+            self.end_lease(lease, "the database server has crashed, and the node joins anew", false);
+        }
+    }
+
+    fn end_lease(&self, lease: &Lease, why: &str, stands_back: bool) {
         let (stale, lost, ended) = {
             let mut flight = self.flight.lock();
             if flight.owned.lease() != Some(lease) {
                 return;
             }
             let now = Instant::now();
-            let ended = flight.owned.deadline().is_some_and(|deadline| now < deadline);
+            let ended = stands_back && flight.owned.deadline().is_some_and(|deadline| now < deadline);
             if ended {
                 *self.stand_back_until.lock() = Some(now + self.settings.stale_after);
             }

@@ -20,6 +20,9 @@ pub enum StoreErrorKind {
     OutcomeUnknown,
     /// The transaction lost against another one and is rolled back; the caller may run it again.
     Conflict,
+    /// The database has lost what was not stored yet, as by a crash of its server, and may give numbers out again: whatever
+    /// a node remembers of it is void, its lease included. The node joins anew.
+    Rewound,
     /// The database refused the statement; calling again changes nothing.
     Rejected,
     /// Tables of the outbox or the inbox are missing, or of another version than this program.
@@ -30,7 +33,7 @@ impl StoreErrorKind {
     /// Whether the engine tries the same call again.
     pub const fn is_transient(self) -> bool {
         match self {
-            Self::Unavailable | Self::OutcomeUnknown | Self::Conflict => true,
+            Self::Unavailable | Self::OutcomeUnknown | Self::Conflict | Self::Rewound => true,
             Self::Rejected | Self::Schema => false,
         }
     }

@@ -8,6 +8,9 @@ const MIGRATIONS: [(&str, &str); 3] = [
     ("MySQL", include_str!("../../../pillarbox-mysql/migrations/0001_tables.sql")),
 ];
 
+const LATER_MIGRATIONS: [(&str, &str); 1] =
+    [("PostgreSQL", include_str!("../../../pillarbox-postgres/migrations/0002_life.sql"))];
+
 /// The first words of the lines between `create table ... (` and the closing bracket.
 fn columns(sql: &str, table: &str) -> Vec<String> {
     let begin = sql.find(table).unwrap_or_else(|| panic!("no {table}"));
@@ -34,8 +37,8 @@ fn the_page_of_the_tables_names_every_column() {
 
 #[test]
 fn the_page_of_the_tables_names_every_table() {
-    for (database, sql) in MIGRATIONS {
-        for line in sql.lines().filter(|line| line.starts_with("create table")) {
+    for (database, sql) in MIGRATIONS.into_iter().chain(LATER_MIGRATIONS) {
+        for line in sql.lines().filter(|line| line.starts_with("create") && line.contains(" table ")) {
             let name = line.split(['{', '}']).nth(1).expect("a name");
             assert!(PAGE.contains(&format!("`outbox_{name}`")), "{database}: {name} is not on the page");
         }

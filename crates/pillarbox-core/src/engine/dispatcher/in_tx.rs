@@ -302,7 +302,10 @@ impl Worker {
                 shared.lose_lease(&lease, "the settle of a transactional handler was fenced");
                 return Ended::Fenced;
             }
-            Err(error) => return Ended::Failed(error),
+            Err(error) => {
+                shared.notice(&lease, &error);
+                return Ended::Failed(error);
+            }
         }
         if let Some(rolled_back) = &self.doomed {
             open.rollback().await;

@@ -2,5 +2,6 @@
 //! few of them at once.
 
 mod cost;
+mod crash;
 mod standby;
 mod tls;

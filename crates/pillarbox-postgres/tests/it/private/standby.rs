@@ -24,15 +24,19 @@ async fn a_standby_is_named_as_such_and_nothing_is_lost_when_it_is_promoted() {
     let mut tx = store.begin().await.unwrap();
     let insert = store.insert(&mut tx, &[new_row(event())]).await.unwrap_err();
     drop(tx);
-    let batch = Batch { outcomes: done.clone(), ..Batch::default() };
+    let batch = Batch { outcomes: done, ..Batch::default() };
     let settled = store.settle(&lease, &batch).await.unwrap_err();
     for error in [insert, settled, store.renew(&lease, MINUTE).await.unwrap_err()] {
         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}");
         assert!(error.to_string().contains("standby"), "{error:?}");
     }
 
+    // What was not sent before a real standby took over is gone, and its numbers come again.
     server.promote().unwrap();
-    assert!(store.renew(&lease, MINUTE).await.unwrap().is_some());
+    let renewed = store.renew(&lease, MINUTE).await.unwrap_err();
+    assert_eq!(renewed.kind(), StoreErrorKind::Rewound, "{renewed:?}");
+    let (lease, taken) = owner(&store, "n").await;
+    let done = rows.iter().map(|row| outcome(row, &taken, Change::Done)).collect();
     assert_eq!(settle(&store, &lease, done).await, Settled::Applied { stale: 0 });
     let mut tx = store.begin().await.unwrap();
     store.insert(&mut tx, &[new_row(event())]).await.unwrap();

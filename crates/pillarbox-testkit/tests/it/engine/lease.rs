@@ -5,7 +5,7 @@ use std::time::Duration;
 use pillarbox_core::{
     Outbox,
     domain::{NodeId, PartitionSet, Status},
-    port::{AdminStore as _, Joining, OwnStore},
+    port::{AdminStore as _, Joining, OwnStore, StoreErrorKind},
 };
 use pillarbox_testkit::{Call, Gate, probe::Which};
 use tokio::time::Instant;
@@ -19,6 +19,26 @@ async fn ghost(stage: &Stage) {
     let joining = Joining { node: NodeId::new("ghost"), ttl: 30 * SECOND, routes: Vec::new(), in_flight: 1 };
     let lease = stage.store.inner().join(&joining).await.unwrap();
     stage.store.inner().take(&lease, PartitionSet::ALL).await.unwrap().unwrap();
+}
+
+/// Its memory is void with the server's crash, and nobody has ended its lease: it does not stand back.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_database_was_rewound_joins_anew_at_once() {
+    for call in [Call::Page, Call::Due, Call::Settle, Call::Renew] {
+        let stage = Stage::new();
+        let outbox = stage.node().start().await.unwrap();
+        stage.faults().fail(call, 1, StoreErrorKind::Rewound);
+        let rewound = Instant::now();
+        let ids = write(&outbox, [event(), keyed("k")]).await;
+        until("a second join", || stage.faults().calls(Call::Join) == 2).await;
+        until("the partitions", || outbox.partitions_owned() == 256).await;
+        assert!(rewound.elapsed() <= 6 * SECOND, "{call:?}: a heartbeat at the most, and not {:?}", rewound.elapsed());
+        let more = write(&outbox, [event(), keyed("k")]).await;
+        let all: Vec<_> = ids.into_iter().chain(more).collect();
+        stage.probe.wait_until(|log| all.iter().all(|id| log.is_done(*id))).await;
+        outbox.shutdown().await;
+        assert_eq!(stage.faults().calls(Call::Join), 2, "{call:?}");
+    }
 }
 
 /// O7: the lease is renewed every 5 s.
