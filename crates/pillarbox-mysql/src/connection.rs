@@ -17,7 +17,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::error;
+use crate::{error, life::Life};
 
 /// How long a connect may take, and an idle connection's sign of life.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -55,9 +55,16 @@ pub(crate) enum Isolation {
 
 #[derive(Debug)]
 struct Idle {
-    connection: MySqlConnection,
+    session: Session,
     runtime: Id,
     since: Instant,
+}
+
+#[derive(Debug)]
+struct Session {
+    connection: MySqlConnection,
+    /// The server's life, once it was asked for.
+    life: Option<Life>,
 }
 
 impl Line {
@@ -85,15 +92,15 @@ impl Line {
 
     async fn take<'a>(&'a self, mut slot: MutexGuard<'a, Option<Idle>>) -> Result<Entered<'a>, StoreError> {
         let runtime = Handle::current().id();
-        let connection = match slot.take() {
+        let session = match slot.take() {
             Some(idle) if idle.runtime == runtime => alive(idle).await,
             _ => None,
         };
-        let connection = match connection {
-            Some(connection) => connection,
-            None => self.open().await?,
+        let session = match session {
+            Some(session) => session,
+            None => Session { connection: self.open().await?, life: None },
         };
-        Ok(Entered { slot, connection: Some(connection), runtime })
+        Ok(Entered { slot, session: Some(session), runtime })
     }
 
     /// Begins a transaction. Dropping it rolls back.
@@ -121,22 +128,32 @@ impl Line {
     }
 }
 
-async fn alive(mut idle: Idle) -> Option<MySqlConnection> {
-    if idle.since.elapsed() > IDLE && !matches!(timeout(PING, idle.connection.ping()).await, Ok(Ok(()))) {
+async fn alive(mut idle: Idle) -> Option<Session> {
+    if idle.since.elapsed() > IDLE && !matches!(timeout(PING, idle.session.connection.ping()).await, Ok(Ok(()))) {
         return None;
     }
-    Some(idle.connection)
+    Some(idle.session)
 }
 
 /// A connection in use.
 pub(crate) struct Entered<'a> {
     slot: MutexGuard<'a, Option<Idle>>,
     // Taken only by `done`, which takes the whole.
-    connection: Option<MySqlConnection>,
+    session: Option<Session>,
     runtime: Id,
 }
 
 impl Entered<'_> {
+    /// The life of the server behind this connection.
+    pub(crate) async fn life(&mut self) -> Result<Life, StoreError> {
+        let session = self.session.as_mut().expect("a connection in use");
+        if let Some(life) = &session.life {
+            return Ok(life.clone());
+        }
+        let life = Life::of(&mut session.connection).await?;
+        Ok(session.life.insert(life).clone())
+    }
+
     /// Commits.
     pub(crate) async fn commit(mut self) -> Result<(), StoreError> {
         self.execute("commit").await.map_err(error::of_commit)?;
@@ -153,8 +170,8 @@ impl Entered<'_> {
 
     /// The use is at its end, and the connection is fit for the next.
     pub(crate) fn done(mut self) {
-        if let Some(connection) = self.connection.take() {
-            *self.slot = Some(Idle { connection, runtime: self.runtime, since: Instant::now() });
+        if let Some(session) = self.session.take() {
+            *self.slot = Some(Idle { session, runtime: self.runtime, since: Instant::now() });
         }
     }
 }
@@ -163,13 +180,13 @@ impl Deref for Entered<'_> {
     type Target = MySqlConnection;
 
     fn deref(&self) -> &MySqlConnection {
-        self.connection.as_ref().expect("a connection in use")
+        &self.session.as_ref().expect("a connection in use").connection
     }
 }
 
 impl DerefMut for Entered<'_> {
     fn deref_mut(&mut self) -> &mut MySqlConnection {
-        self.connection.as_mut().expect("a connection in use")
+        &mut self.session.as_mut().expect("a connection in use").connection
     }
 }
 

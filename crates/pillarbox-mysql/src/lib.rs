@@ -54,6 +54,7 @@ mod admin;
 mod connection;
 mod error;
 mod inbox;
+mod life;
 mod migrate;
 mod own;
 #[cfg(test)]

@@ -5,6 +5,9 @@
 //! through before the node's partitions become free, and one that comes later finds no row. Partitions are locked
 //! after nodes, in the order of their numbers. The tables are small: 256 partitions, a row a node.
 //!
+//! A lease that was given before the server came back from a crash, or was restarted, is void, whatever its time: see
+//! [`crate::life`]. The others leave it to its node to join anew, and expel it when it lapses.
+//!
 //! Each call is one transaction. When the process dies before its commit, the server rolls it back as soon as it sees
 //! the connection gone, or after `wait_timeout` where it does not; until then the node's row stays locked, and
 //! nobody takes its partitions. When it dies after the commit, the call is in effect: the lease lapses in time, and
@@ -123,6 +126,7 @@ impl MySqlStore {
         }
         let sql = &self.0.sql.own;
         let mut tx = self.0.lease.begin().await?;
+        let life = tx.life().await?;
         let namesake = sqlx::query(sql.namesake.clone())
             .bind(joining.node.as_str())
             .fetch_optional(&mut *tx)
@@ -145,15 +149,17 @@ impl MySqlStore {
                 }
                 _ => error::of(error),
             })?;
-        let incarnation = i64::try_from(entered.last_insert_id()).map_err(error::unreadable)?;
+        let incarnation = Incarnation(i64::try_from(entered.last_insert_id()).map_err(error::unreadable)?);
         tx.commit().await?;
-        Ok(Lease { node: joining.node.clone(), incarnation: Incarnation(incarnation) })
+        self.0.joined.in_life(life, incarnation);
+        Ok(Lease { node: joining.node.clone(), incarnation })
     }
 
     async fn renew_lease(&self, lease: &Lease, ttl: Duration) -> Result<Option<Renewal>, StoreError> {
         let sql = &self.0.sql.own;
         // Three statements by themselves: what they show may be a moment apart, and is old when it arrives anyway.
         let mut entered = self.0.lease.enter().await?;
+        self.check_life(&mut entered, Some(lease)).await?;
         let renewed = sqlx::query(sql.renew.clone())
             .bind(micros(ttl))
             .bind(lease.incarnation.0)
@@ -269,6 +275,7 @@ impl MySqlStore {
     /// end. `None` if it is not.
     pub(crate) async fn fenced<'a>(&self, line: &'a Line, lease: &Lease) -> Result<Option<Entered<'a>>, StoreError> {
         let mut tx = line.begin().await?;
+        self.check_life(&mut tx, Some(lease)).await?;
         if self.in_force(&mut tx, lease).await? {
             return Ok(Some(tx));
         }

@@ -19,6 +19,7 @@ use sqlx::{Executor as _, MySqlConnection, Row as _, mysql::MySqlRow};
 
 use crate::{
     MySqlStore, error,
+    life::Life,
     own::micros,
     position::{Gaps, RANGES},
     row::{self, WIDTH},
@@ -125,8 +126,9 @@ const CHUNK: (usize, usize) = (64, 4_096);
 impl ReadStore for MySqlStore {
     fn page<'a>(&'a self, scan: Scan<'a>, pick: &'a mut dyn Pick) -> BoxFuture<'a, Result<Page, StoreError>> {
         Box::pin(self.within(async move {
-            let mut entered = self.0.pages.enter().await?;
-            let page = self.read_page(&mut entered, &scan, pick).await.map_err(error::of)?;
+            let mut entered = self.enter_reading(&self.0.pages).await?;
+            let life = entered.life().await?;
+            let page = self.read_page(&mut entered, &life, &scan, pick).await.map_err(error::of)?;
             entered.done();
             Ok(page)
         }))
@@ -140,7 +142,7 @@ impl ReadStore for MySqlStore {
     ) -> BoxFuture<'a, Result<Due, StoreError>> {
         Box::pin(self.within(async move {
             // Not that of the lanes, which others wait for: a reader asks for pages and for what is due in turn.
-            let mut entered = self.0.pages.enter().await?;
+            let mut entered = self.enter_reading(&self.0.pages).await?;
             let due = self.read_due(&mut entered, partitions, limit, pick).await.map_err(error::of)?;
             entered.done();
             Ok(due)
@@ -155,7 +157,7 @@ impl ReadStore for MySqlStore {
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<Row>, StoreError>> {
         Box::pin(self.within(async move {
-            let mut entered = self.0.seeks.enter().await?;
+            let mut entered = self.enter_reading(&self.0.seeks).await?;
             let rows = sqlx::query(self.0.sql.read.lane.clone())
                 .bind(key.as_str())
                 .bind(at_most(key.as_str().len()))
@@ -175,7 +177,7 @@ impl ReadStore for MySqlStore {
             if seqs.is_empty() {
                 return Ok(Vec::new());
             }
-            let mut entered = self.0.seeks.enter().await?;
+            let mut entered = self.enter_reading(&self.0.seeks).await?;
             let rows = sqlx::query(self.0.sql.read.rows.clone())
                 .bind(row::json_numbers(seqs.iter().copied()))
                 .fetch_all(&mut *entered)
@@ -191,7 +193,7 @@ impl ReadStore for MySqlStore {
             if taken.is_empty() {
                 return Ok(Recall::default());
             }
-            let mut entered = self.0.seeks.enter().await?;
+            let mut entered = self.enter_reading(&self.0.seeks).await?;
             let recall = self.read_recall(&mut entered, taken).await.map_err(error::of)?;
             entered.done();
             Ok(recall)
@@ -314,14 +316,15 @@ impl MySqlStore {
     async fn read_page(
         &self,
         connection: &mut MySqlConnection,
+        life: &Life,
         scan: &Scan<'_>,
         pick: &mut dyn Pick,
     ) -> Result<Page, sqlx::Error> {
-        self.watch_water(connection).await?;
+        self.watch_water(connection, life).await?;
         // Known before the snapshots of this page are taken: they show everything up to here.
-        let safe = self.water().safe();
+        let safe = self.water().of(life).safe();
         let letters = row::letters(&scan.partitions);
-        let swept = self.sweep(connection, scan, &letters, pick).await?;
+        let swept = self.sweep(connection, life, scan, &letters, pick).await?;
 
         let mut reading = Reading::new(scan, safe, swept.clone());
         let mut snapshot = false;
@@ -350,7 +353,7 @@ impl MySqlStore {
         if snapshot {
             connection.execute("commit").await?;
         }
-        self.water().note(reading.last, Instant::now());
+        self.water().of(life).note(reading.last, Instant::now());
         let more = reading.end == End::Full;
         Ok(Page { rows, position: reading.position(), more, now })
     }
@@ -384,13 +387,14 @@ impl MySqlStore {
     async fn sweep(
         &self,
         connection: &mut MySqlConnection,
+        life: &Life,
         scan: &Scan<'_>,
         letters: &str,
         pick: &mut dyn Pick,
     ) -> Result<BTreeSet<Seq>, sqlx::Error> {
         let begun = Instant::now();
         let mut picked = BTreeSet::new();
-        if scan.after.mark <= Seq(0) || !self.sweeps().is_due(&scan.partitions, begun) {
+        if scan.after.mark <= Seq(0) || !self.sweeps().of(life).is_due(&scan.partitions, begun) {
             return Ok(picked);
         }
         let mut last = 0;
@@ -419,7 +423,7 @@ impl MySqlStore {
                 break;
             }
         }
-        self.sweeps().done(scan.partitions, begun);
+        self.sweeps().of(life).done(scan.partitions, begun);
         Ok(picked)
     }
 

@@ -18,6 +18,7 @@ use crate::{
     admin::AdminSql,
     connection::{Isolation, Line},
     error,
+    life::{InLife, Joined},
     own::OwnSql,
     read::ReadSql,
     recall::RecallSql,
@@ -65,8 +66,9 @@ pub(crate) struct Inner {
     answer_within: Duration,
     /// `max_allowed_packet`.
     pub(crate) packet: OnceLock<usize>,
-    pub(crate) water: Mutex<Water>,
-    pub(crate) sweeps: Mutex<Sweeps>,
+    pub(crate) joined: Joined,
+    pub(crate) water: Mutex<InLife<Water>>,
+    pub(crate) sweeps: Mutex<InLife<Sweeps>>,
     /// The newest number that a wait for news has seen.
     pub(crate) seen: tokio::sync::Mutex<Option<i64>>,
     /// How a wait for news of the nodes has seen them last.
@@ -223,8 +225,9 @@ impl Options {
             seeks: line(Isolation::ReadCommitted),
             answer_within: self.answer_within,
             packet: OnceLock::new(),
-            water: Mutex::new(Water::new(self.longest_write_transaction)),
-            sweeps: Mutex::new(Sweeps::new(self.sweep_every)),
+            joined: Joined::default(),
+            water: Mutex::new(InLife::new(Water::new(self.longest_write_transaction))),
+            sweeps: Mutex::new(InLife::new(Sweeps::new(self.sweep_every))),
             seen: tokio::sync::Mutex::default(),
             seen_fleet: tokio::sync::Mutex::default(),
             names,

@@ -27,7 +27,11 @@ use std::{
 use pillarbox_core::domain::{PartitionSet, Seq};
 use sqlx::{AssertSqlSafe, Executor as _, MySqlConnection, Row as _};
 
-use crate::{MySqlStore, error, tables::statements};
+use crate::{
+    MySqlStore, error,
+    life::{InLife, Life},
+    tables::statements,
+};
 
 /// How long a transaction may take from drawing a number to showing up in the list.
 const DELAY: Duration = Duration::from_millis(500);
@@ -61,8 +65,9 @@ pub(crate) enum View {
     Hidden,
 }
 
-/// What is known about numbers and transactions. Facts about the database, the same for whoever reads it.
-#[derive(Debug)]
+/// What is known about numbers and transactions. Facts about the database, the same for whoever reads it, in one life of the
+/// server: in the next, numbers come again.
+#[derive(Clone, Debug)]
 pub(crate) struct Water {
     safe: Seq,
     notes: VecDeque<Note>,
@@ -72,7 +77,7 @@ pub(crate) struct Water {
     pause: Duration,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Note {
     seq: Seq,
     at: Instant,
@@ -150,7 +155,7 @@ impl Water {
 }
 
 /// When all pending rows are to be looked at.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Sweeps {
     every: Duration,
     last: Option<(Instant, PartitionSet)>,
@@ -178,9 +183,9 @@ impl Sweeps {
 
 impl MySqlStore {
     /// Looks at the open transactions, if it is time to.
-    pub(crate) async fn watch_water(&self, connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    pub(crate) async fn watch_water(&self, connection: &mut MySqlConnection, life: &Life) -> Result<(), sqlx::Error> {
         let sent = Instant::now();
-        if !self.water().is_time_to_look(sent) {
+        if !self.water().of(life).is_time_to_look(sent) {
             return Ok(());
         }
         let word = format!("pillarbox {:016x}", fastrand::u64(..));
@@ -218,6 +223,7 @@ impl MySqlStore {
             Err(error) => return Err(error),
         };
         let mut water = self.water();
+        let water = water.of(life);
         let known = water.is_hidden();
         water.looked(sent, &view);
         if matches!(view, View::Hidden) && !known {
@@ -229,11 +235,11 @@ impl MySqlStore {
         Ok(())
     }
 
-    pub(crate) fn water(&self) -> std::sync::MutexGuard<'_, Water> {
+    pub(crate) fn water(&self) -> std::sync::MutexGuard<'_, InLife<Water>> {
         self.0.water.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    pub(crate) fn sweeps(&self) -> std::sync::MutexGuard<'_, Sweeps> {
+    pub(crate) fn sweeps(&self) -> std::sync::MutexGuard<'_, InLife<Sweeps>> {
         self.0.sweeps.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -9,7 +9,13 @@ use pillarbox_core::domain::{Lease, Seq};
 use pillarbox_core::port::{Batch, BoxFuture, SettleStore, Settled, StoreError};
 use sqlx::{Executor as _, MySql, MySqlPool, SqlStr, Transaction};
 
-use crate::{MySqlStore, connection::retried, error, settle::locked};
+use crate::{
+    MySqlStore,
+    connection::retried,
+    error,
+    life::{Life, present},
+    settle::locked,
+};
 
 /// A handler may let its transaction rest, as long as its timeout allows.
 const BEGIN: &str = "set session transaction isolation level read committed; \
@@ -20,9 +26,14 @@ const BEGIN: &str = "set session transaction isolation level read committed; \
 const KEEP: &str = "release savepoint pillarbox_work; savepoint pillarbox_work";
 const UNDO: &str = "rollback to savepoint pillarbox_work";
 /// From the fence on the node's row is locked, and a session that stands still is ended by the server; and times are UTC, as
-/// the tables have them, whatever the application has set.
-const HURRY: &str = "set @pillarbox_zone = @@session.time_zone, session time_zone = '+00:00', \
-     session wait_timeout = 15 /*M!100600 , session idle_transaction_timeout = 10 */";
+/// the tables have them, whatever the application has set. Tells the server's life, which each of these connections asks for
+/// once.
+const HURRY: &str = concat!(
+    "set @pillarbox_zone = @@session.time_zone, session time_zone = '+00:00', session wait_timeout = 15, \
+     @pillarbox_life = coalesce(@pillarbox_life, ",
+    present!(),
+    ") /*M!100600 , session idle_transaction_timeout = 10 */; select convert(@pillarbox_life using utf8mb4)"
+);
 
 /// As many connections as a pool has, opened when they are needed, with its hooks.
 pub(crate) fn beside(pool: &MySqlPool) -> MySqlPool {
@@ -54,7 +65,8 @@ impl SettleStore for MySqlStore {
         batch: &'a Batch,
     ) -> BoxFuture<'a, Result<Settled, StoreError>> {
         Box::pin(self.within(async move {
-            run(tx, HURRY).await?;
+            let hurried = tx.fetch_one(HURRY).await.map_err(error::of)?;
+            self.compare_life(Some(lease), &Life::told(&hurried).map_err(error::of)?)?;
             if !self.in_force(tx, lease).await? {
                 return Ok(Settled::Fenced);
             }

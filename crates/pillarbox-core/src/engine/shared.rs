@@ -167,7 +167,7 @@ impl Shared {
     /// nobody has ended it: the node joins anew at once.
     pub(crate) fn notice(&self, lease: &Lease, error: &StoreError) {
         if error.kind() == StoreErrorKind::Rewound {
-            self.end_lease(lease, "the database server has crashed, and the node joins anew", false);
+            self.end_lease(lease, "the database server has crashed or was restarted, and the node joins anew", false);
         }
     }
 

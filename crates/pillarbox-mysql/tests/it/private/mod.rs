@@ -1,10 +1,11 @@
 //! Servers of a test's own. By the name of this module the test runner knows tests that start servers, and runs
 //! few of them at once.
 
+mod crash;
 mod read_only;
 mod tls;
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 use pillarbox_testkit::servers::{
     MariaDb, MySql, Shared,
@@ -30,6 +31,15 @@ impl Deref for Own {
     type Target = Server;
 
     fn deref(&self) -> &Server {
+        match self {
+            Self::MariaDb(server) => server,
+            Self::MySql(server) => server,
+        }
+    }
+}
+
+impl DerefMut for Own {
+    fn deref_mut(&mut self) -> &mut Server {
         match self {
             Self::MariaDb(server) => server,
             Self::MySql(server) => server,
