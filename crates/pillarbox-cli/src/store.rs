@@ -25,7 +25,11 @@ impl Database {
     }
 
     pub(crate) fn kind(&self) -> Result<Kind, Error> {
-        Kind::of(&self.db).map_err(|error| Error::new("the database is not known").caused_by(error))
+        Kind::of(&self.db).map_err(|error| {
+            let failed = Error::new("the database is not known").caused_by(error);
+            // Most likely the name of a file.
+            if self.db.contains(':') { failed } else { failed.advice(format!("sqlite:{}, if that is a file", self.db)) }
+        })
     }
 
     pub(crate) fn options(&self) -> AnyOptions {
@@ -71,6 +75,9 @@ pub(crate) fn unreadable(error: StoreError) -> Error {
     let failed = Error::new("the outbox can't be read");
     match error.kind() {
         StoreErrorKind::Schema => failed.caused_by(error).advice("pillarbox migrate --db URL"),
+        StoreErrorKind::Unavailable => {
+            failed.caused_by(error).advice("look whether the server runs, and whether host and port in the URL are right")
+        }
         _ => failed.caused_by(error),
     }
 }
