@@ -75,9 +75,9 @@ pub(crate) fn unreadable(error: StoreError) -> Error {
     let failed = Error::new("the outbox can't be read");
     match error.kind() {
         StoreErrorKind::Schema => failed.caused_by(error).advice("pillarbox migrate --db URL"),
-        StoreErrorKind::Unavailable => {
-            failed.caused_by(error).advice("look whether the server runs, and whether host and port in the URL are right")
-        }
+        StoreErrorKind::Unavailable => failed
+            .caused_by(error)
+            .advice("look whether the server runs, and whether host and port in the URL are right"),
         _ => failed.caused_by(error),
     }
 }

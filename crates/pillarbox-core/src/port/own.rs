@@ -69,6 +69,10 @@ pub struct Released {
 
 /// The ownership port. Every call but `join` answers `None` when the lease is no longer in force: lapsed,
 /// expelled, or of another incarnation. The call has then changed nothing.
+///
+/// Where a crash of the database undoes what nodes have seen, so that numbers come again, no lease outlives it: every call
+/// but `join` then fails with the kind [`Rewound`](super::StoreErrorKind::Rewound), and so do the reads of
+/// [`ReadStore`](super::ReadStore), until the node has joined anew.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store of an outbox",
     note = "open one by its URL, as in `SqliteStore::open(\"shop.db\")`, `PostgresStore::open(url)` or `AnyStore::open(url)`",
