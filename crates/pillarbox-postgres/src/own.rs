@@ -222,13 +222,11 @@ impl PostgresStore {
             .fetch_optional(entered.connection().map_err(error::of)?)
             .await
             .map_err(error::of)?;
-        match found {
-            Some(row) => life::is_present(&row)?,
-            None => {
-                entered.rollback().await?;
-                return Ok(None);
-            }
-        }
+        let Some(found) = found else {
+            entered.rollback().await?;
+            return Ok(None);
+        };
+        life::is_present(&found)?;
         Ok(Some(entered))
     }
 
