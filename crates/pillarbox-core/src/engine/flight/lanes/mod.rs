@@ -8,19 +8,19 @@
 //! Rows beyond are no longer found by the reader's position once it has passed them. What finds them after
 //! a crash is a hold, written in the same settle that lets the stored position pass.
 
+mod lane;
+
 use std::collections::VecDeque;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tokio::time::{Duration, Instant};
+use tokio::time::Instant;
 
+use self::lane::{Beyond, Lane, State};
 use super::queues::Job;
 use crate::{
     domain::{Key, Partition, Seq},
     port::{Hold, HoldChange, HoldKind},
 };
-
-/// How long followers may lie beyond before a hold is written for them: most lanes catch up sooner.
-const HOLD_AFTER: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(crate) struct Lanes {
@@ -39,32 +39,6 @@ pub(crate) struct Lanes {
     clearing: FxHashMap<Key, Partition>,
     /// While what is due is read: the first number that no page has come to.
     unread: Option<Seq>,
-}
-
-#[derive(Debug)]
-struct Lane {
-    partition: Partition,
-    state: State,
-    parked: VecDeque<Job>,
-    beyond: Option<Beyond>,
-    /// The hold that the table has, or gets with the next settle, and from which number on it covers.
-    hold: Option<(HoldKind, Seq)>,
-    /// Whether it stands in `dry`, or is being fetched.
-    fetching: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Busy(Seq),
-    Failing(Seq),
-    Dead(Seq),
-    Vacant,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Beyond {
-    from: Seq,
-    since: Instant,
 }
 
 /// What became of a follower.
@@ -497,63 +471,5 @@ impl Lanes {
             }
         }
         Placed::LeftBeyond
-    }
-}
-
-impl Lane {
-    fn new(partition: Partition, state: State) -> Self {
-        Self { partition, state, parked: VecDeque::new(), beyond: None, hold: None, fetching: false }
-    }
-
-    /// Whether followers should be fetched: some lie beyond, few are parked, and there is `room` to park more. A lane
-    /// that has nothing to do needs none: what is fetched is delivered.
-    fn is_dry(&self, capacity: usize, room: bool) -> bool {
-        let takes = match self.state {
-            State::Busy(_) => room,
-            State::Vacant => true,
-            State::Failing(_) | State::Dead(_) => false,
-        };
-        takes && self.beyond.is_some() && self.parked.len() * 4 <= capacity
-    }
-
-    /// A dead head's hold stays as it is; what came late below it keeps the position back instead.
-    fn wants_hold(&self, beyond: Beyond, now: Instant) -> bool {
-        now >= beyond.since + HOLD_AFTER && !self.is_held_as(HoldKind::DeadHead)
-    }
-
-    fn is_held_as(&self, kind: HoldKind) -> bool {
-        self.hold.is_some_and(|(held, _)| held == kind)
-    }
-
-    /// Whether a hold finds what lies beyond.
-    fn is_covered(&self) -> bool {
-        match (self.beyond, self.hold) {
-            (None, _) => true,
-            (Some(beyond), Some((_, from))) => from <= beyond.from,
-            (Some(_), None) => false,
-        }
-    }
-
-    /// What is in memory, and not below the hold.
-    fn covered(&self) -> impl Iterator<Item = Seq> {
-        let head = match self.state {
-            State::Busy(seq) => Some(seq),
-            State::Failing(_) | State::Dead(_) | State::Vacant => None,
-        };
-        let parked = self.parked.iter().map(|job| job.delivery.seq());
-        head.into_iter().chain(parked).filter(|seq| self.hold.is_some_and(|(_, from)| from <= *seq))
-    }
-
-    /// Covers what lies beyond by a hold. It begins with the head, not with what lies beyond: to a next owner the
-    /// hold is where the key goes on, and what is in memory now must not come after what is not.
-    fn cover(&mut self, key: &Key, beyond: Seq) -> HoldChange {
-        let head = match self.state {
-            State::Busy(seq) | State::Failing(seq) | State::Dead(seq) => Some(seq),
-            State::Vacant => None,
-        };
-        let parked = self.parked.front().map(|job| job.delivery.seq());
-        let from = [head, parked].into_iter().flatten().fold(beyond, Seq::min);
-        self.hold = Some((HoldKind::Overflow, from));
-        HoldChange::Set(Hold { partition: self.partition, key: key.clone(), kind: HoldKind::Overflow, from })
     }
 }
