@@ -448,7 +448,7 @@ fn a_signal_ends_a_relay_that_has_not_started_yet() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("postgres://u@{}/shop", silent.local_addr().unwrap());
     let mut command = Command::new(env!("CARGO_BIN_EXE_pillarbox"));
-    command.args(["relay", "--db", &url, "--set", "sinks.out.type=stdout"]);
+    command.args(["relay", "--db", &url, "--set", "sinks.out.type=stdout", "--set", "http.enabled=false"]);
     let child = command.env_remove("RUST_LOG").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     // It waits for the server's greeting.
     let (_connection, _) = silent.accept().unwrap();
