@@ -23,6 +23,8 @@ pub(crate) fn run() -> Result<(), Failed> {
         Step::new("book", Work::Own("cargo x book", book::run)),
         Step::new("crates", Work::Own("cargo x build-figures --crates", build_figures::count)),
         Step::new("licences", deny),
+        // What is built from here on, and the servers of the tests, come from them.
+        Step::new("packages", Work::Own("cargo x servers", servers::packages)),
         Step::new(
             "lints",
             Work::Run(Command::cargo([

@@ -19,7 +19,7 @@ use crate::step::Failed;
 
 /// Everything that tests run, also what they don't need a server for. One call of the package manager is faster
 /// than one for each server.
-const PACKAGES: [&str; 11] = [
+const PACKAGES: [&str; 13] = [
     "postgresql",
     "postgresql-client",
     "mariadb-server",
@@ -31,6 +31,9 @@ const PACKAGES: [&str; 11] = [
     "nats-server",
     "rabbitmq-server",
     "mosquitto",
+    // Kafka's client is built with them, where it has TLS.
+    "libssl-dev",
+    "pkg-config",
 ];
 
 static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());

@@ -52,8 +52,23 @@
 //!
 //! # Settings
 //! [`Options::property`] passes settings to librdkafka. Those that could lose or reorder messages are refused, with the
-//! reason. As built here, librdkafka has no TLS, since that would need OpenSSL on the machine that builds it: `ssl`,
-//! `sasl_ssl` and SCRAM are refused by [`Options::open`] too. Put a TLS proxy in front where a cluster asks for it.
+//! reason. TLS and SCRAM need the feature `tls`, which builds librdkafka with the OpenSSL of the machine (on Debian, the packages
+//! `libssl-dev` and `pkg-config`). Without it, `ssl`, `sasl_ssl` and SCRAM are refused by [`Options::open`], too.
+//!
+//! ```no_run
+//! # #[cfg(feature = "tls")]
+//! # fn example(password: String) -> Result<(), pillarbox_core::port::SinkError> {
+//! use pillarbox_kafka::Options;
+//!
+//! let sink = Options::new("kafka-1:9093")
+//!     .property("security.protocol", "sasl_ssl")
+//!     .property("ssl.ca.location", "/etc/kafka/ca.crt")
+//!     .property("sasl.mechanism", "SCRAM-SHA-512")
+//!     .property("sasl.username", "shop")
+//!     .property("sasl.password", password)
+//!     .open()?;
+//! # Ok(()) }
+//! ```
 //!
 //! # The source
 //! ```no_run
@@ -75,7 +90,8 @@
 //! | lag | records after what is committed, of all partitions |
 //! | id of a message without CloudEvents | the header `event-id`; else `topic:partition:offset:time`, which no other message has |
 //!
-//! Proven on the mock cluster of librdkafka, not on Apache Kafka.
+//! Proven on the mock cluster of librdkafka, TLS before it, not on Apache Kafka. The mock knows no SASL: that part is
+//! librdkafka's word.
 
 mod connection;
 mod error;

@@ -75,7 +75,7 @@ impl Options {
         let mut config = self.defaults();
         for (name, value) in &self.properties {
             let value = value.to_string();
-            if let Some(reason) = refusal(name, &value, self.answer_within) {
+            if let Some(reason) = refusal(name, &value, self.answer_within).or_else(|| lack(name, &value)) {
                 return Err(SinkError::rejected(format_args!("the property {name} is refused: {reason}")));
             }
             config.set(name, value);
@@ -126,10 +126,11 @@ impl Options {
                 name if name.starts_with("test.mock.") => Some("messages would come from a cluster that is none"),
                 _ => None,
             };
-            if let Some(reason) = reason {
+            let value = value.to_string();
+            if let Some(reason) = reason.or_else(|| lack(name, &value)) {
                 return Err(SinkError::rejected(format_args!("the property {name} is refused: {reason}")));
             }
-            config.set(name, value.to_string());
+            config.set(name, value);
         }
         config.create_native_config().map_err(|error| error::of_settings(&error))?;
         Ok(KafkaSource::new(config, self.brokers, self.answer_within, subscription))
@@ -220,6 +221,19 @@ fn refusal(name: &str, value: &str, answer_within: Duration) -> Option<&'static 
     }
 }
 
+/// What this build lacks for a setting, if it was made without TLS.
+fn lack(name: &str, value: &str) -> Option<&'static str> {
+    let value = value.trim().to_ascii_lowercase();
+    let needs_tls = match name {
+        "security.protocol" => matches!(&*value, "ssl" | "sasl_ssl"),
+        "sasl.mechanism" | "sasl.mechanisms" => value.starts_with("scram-"),
+        _ => false,
+    };
+    let words =
+        "this build has no TLS: build it with the feature `tls` of pillarbox-kafka, which is `kafka-tls` of the relay";
+    (needs_tls && cfg!(not(feature = "tls"))).then_some(words)
+}
+
 #[cfg(test)]
 mod tests {
     use pillarbox_core::port::Sink;
@@ -290,10 +304,23 @@ mod tests {
     }
 
     #[test]
-    fn tls_is_refused_as_long_as_it_is_not_built_in() {
-        for protocol in ["ssl", "sasl_ssl"] {
-            let words = refused(Options::new("kafka:9092").property("security.protocol", protocol));
-            assert!(words.contains("security.protocol") && words.contains("OpenSSL"), "{words}");
+    #[cfg(not(feature = "tls"))]
+    fn what_needs_tls_is_refused_by_a_build_without_it() {
+        for (name, value) in
+            [("security.protocol", "ssl"), ("security.protocol", "SASL_SSL"), ("sasl.mechanism", "SCRAM-SHA-256")]
+        {
+            let words = refused(Options::new("kafka:9092").property(name, value));
+            assert!(words.contains(name) && words.contains("kafka-tls"), "{words}");
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "tls")]
+    fn a_login_over_tls_is_taken() {
+        for mechanism in ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] {
+            let options = Options::new("kafka:9092").property("security.protocol", "sasl_ssl");
+            let options = options.property("sasl.mechanism", mechanism);
+            options.property("sasl.username", "shop").property("sasl.password", "pa55word").open().expect(mechanism);
         }
     }
 

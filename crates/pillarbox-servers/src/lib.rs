@@ -32,3 +32,4 @@ pub use pgbouncer::PgBouncer;
 pub use postgres::Postgres;
 pub use proxy::Proxy;
 pub use shared::Shared;
+pub use tls::Certificate;

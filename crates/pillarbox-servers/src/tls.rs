@@ -8,21 +8,26 @@ use std::{
 
 use crate::{Error, folder, process};
 
-/// A certificate, its key, and the root that signed it.
+/// A certificate, its key, and the root that signed it, as PEM files.
 #[derive(Debug)]
-pub(crate) struct Certificate {
-    pub(crate) root: PathBuf,
-    pub(crate) file: PathBuf,
-    pub(crate) key: PathBuf,
+pub struct Certificate {
+    /// What clients have to trust.
+    pub root: PathBuf,
+    /// The server's certificate.
+    pub file: PathBuf,
+    /// The server's key.
+    pub key: PathBuf,
 }
 
 impl Certificate {
-    /// Makes a root and a certificate that it signs. One that signs itself would not do: strict clients refuse a
-    /// root as a server's certificate.
-    pub(crate) fn create(folder: &Path, user: &str) -> Result<Self, Error> {
+    /// The names of a server on this machine.
+    pub const LOCAL: &str = "DNS:localhost,IP:127.0.0.1";
+
+    /// Makes a root in a folder, and a certificate for these names that it signs. One that signs itself would not do: strict
+    /// clients refuse a root as a server's certificate.
+    pub fn create(folder: &Path, names: &str) -> Result<Self, Error> {
         let at = |name: &str| folder.join(name);
-        let extensions = "basicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n\
-                          subjectAltName=DNS:localhost,IP:127.0.0.1\n";
+        let extensions = format!("basicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\nsubjectAltName={names}\n");
         fs::write(at("extensions"), extensions).map_err(Error::of("write", &at("extensions")))?;
         let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
         for line in [
@@ -34,7 +39,13 @@ impl Certificate {
         ] {
             process::output(Command::new("openssl").args(line.split_whitespace()).current_dir(folder), "")?;
         }
-        folder::give_to(user, &at("server.key"))?;
         Ok(Self { root: at("root.crt"), file: at("server.crt"), key: at("server.key") })
+    }
+
+    /// The same for a server that runs as this user.
+    pub(crate) fn create_for(user: &str, folder: &Path) -> Result<Self, Error> {
+        let certificate = Self::create(folder, Self::LOCAL)?;
+        folder::give_to(user, &certificate.key)?;
+        Ok(certificate)
     }
 }

@@ -1,11 +1,11 @@
 //! Web hooks over TLS.
 
-use std::{fs, path::Path, process::Command, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::http::Version;
 use pillarbox_core::port::{Sink, SinkErrorKind::Unavailable};
 use pillarbox_http::Options;
-use pillarbox_testkit::servers::Proxy;
+use pillarbox_testkit::servers::{Certificate, Proxy};
 use rustls::{
     ServerConfig,
     crypto::ring,
@@ -16,25 +16,15 @@ use tempfile::TempDir;
 use crate::receiver::{Receiver, message, send};
 
 /// A root, and a certificate for localhost that it signs, as files.
-fn certificate() -> TempDir {
+fn certificate() -> (TempDir, Certificate) {
     let folder = TempDir::new().unwrap();
-    fs::write(folder.path().join("extensions"), "basicConstraints=CA:FALSE\nsubjectAltName=DNS:localhost\n").unwrap();
-    let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
-    for line in [
-        format!("req -x509 {key} -keyout root.key -out root.crt -days 30 -subj /CN=pillarbox-root"),
-        format!("req {key} -keyout server.key -out server.csr -subj /CN=localhost"),
-        "x509 -req -in server.csr -CA root.crt -CAkey root.key -CAcreateserial -days 30 -extfile extensions -out server.crt"
-            .to_owned(),
-    ] {
-        let output = Command::new("openssl").args(line.split_whitespace()).current_dir(folder.path()).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-    folder
+    let certificate = Certificate::create(folder.path(), "DNS:localhost").unwrap();
+    (folder, certificate)
 }
 
-fn receiver(folder: &Path, protocol: &str) -> Receiver {
-    let chain = vec![CertificateDer::from_pem_file(folder.join("server.crt")).unwrap()];
-    let key = PrivateKeyDer::from_pem_file(folder.join("server.key")).unwrap();
+fn receiver(certificate: &Certificate, protocol: &str) -> Receiver {
+    let chain = vec![CertificateDer::from_pem_file(&certificate.file).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(&certificate.key).unwrap();
     let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
     let mut config = builder.with_single_cert(chain, key).unwrap();
@@ -44,11 +34,11 @@ fn receiver(folder: &Path, protocol: &str) -> Receiver {
 
 #[tokio::test]
 async fn both_versions_of_http_go_over_tls() {
-    let folder = certificate();
+    let (_folder, certificate) = certificate();
     for (protocol, version) in [("http/1.1", Version::HTTP_11), ("h2", Version::HTTP_2)] {
-        let receiver = receiver(folder.path(), protocol);
+        let receiver = receiver(&certificate, protocol);
         let url = format!("https://localhost:{}/hooks", receiver.addr().port());
-        let sink = Options::new(url).root_certificates(folder.path().join("root.crt")).open().unwrap();
+        let sink = Options::new(url).root_certificates(&certificate.root).open().unwrap();
         let batch: Vec<_> = (0..50).map(|_| message("orders")).collect();
         let answers = sink.send(&batch).await;
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
@@ -60,12 +50,12 @@ async fn both_versions_of_http_go_over_tls() {
 
 #[tokio::test]
 async fn a_connection_that_swallows_requests_is_not_used_again() {
-    let folder = certificate();
+    let (_folder, certificate) = certificate();
     // With h2, one connection is for all requests.
-    let receiver = receiver(folder.path(), "h2");
+    let receiver = receiver(&certificate, "h2");
     let proxy = Proxy::to(receiver.addr()).unwrap();
     let options = Options::new(format!("https://localhost:{}", proxy.port())).answer_within(Duration::from_millis(500));
-    let sink = options.root_certificates(folder.path().join("root.crt")).open().unwrap();
+    let sink = options.root_certificates(&certificate.root).open().unwrap();
     for _ in 0..3 {
         assert_eq!(send(&sink, &message("orders")).await, Ok(()));
         proxy.lose_answers();
@@ -76,13 +66,13 @@ async fn a_connection_that_swallows_requests_is_not_used_again() {
 
 #[tokio::test]
 async fn a_receiver_whom_nobody_vouches_for_gets_nothing() {
-    let folder = certificate();
-    let receiver = receiver(folder.path(), "http/1.1");
+    let (_folder, certificate) = certificate();
+    let receiver = receiver(&certificate, "http/1.1");
     let port = receiver.addr().port();
     let strange = Options::new(format!("https://localhost:{port}")).open().unwrap();
     // The certificate is for another name.
     let other = Options::new(format!("https://127.0.0.1:{port}"));
-    let other = other.root_certificates(folder.path().join("root.crt")).open().unwrap();
+    let other = other.root_certificates(&certificate.root).open().unwrap();
     for sink in [strange, other] {
         let error = send(&sink, &message("orders")).await.unwrap_err();
         assert_eq!(error.kind(), Unavailable, "{error}");

@@ -8,3 +8,4 @@ mod faults;
 mod receiving;
 mod records;
 mod relay;
+mod tls;

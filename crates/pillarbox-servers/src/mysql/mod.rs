@@ -64,7 +64,7 @@ impl Server {
         folder::copy(&programs.data, &folder.path().join("data"))?;
         folder::create_for(SYSTEM_USER, &folder.path().join("socket"))?;
         folder::write_for(SYSTEM_USER, &folder.path().join("accounts.sql"), &accounts())?;
-        let certificate = options.tls.then(|| Certificate::create(folder.path(), SYSTEM_USER)).transpose()?;
+        let certificate = options.tls.then(|| Certificate::create_for(SYSTEM_USER, folder.path())).transpose()?;
         let port = process::free_port()?;
         let mut server = Self { running: None, options, programs, certificate, port, folder };
         server.start_again()?;

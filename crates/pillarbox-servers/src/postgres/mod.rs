@@ -238,7 +238,7 @@ impl Options {
         let folder = Temporary::new("postgres")?;
         folder::copy(&programs.cluster()?, &folder.path().join("data"))?;
         folder::create_for(USER, &folder.path().join("socket"))?;
-        let certificate = self.tls.then(|| Certificate::create(folder.path(), USER)).transpose()?;
+        let certificate = self.tls.then(|| Certificate::create_for(USER, folder.path())).transpose()?;
         let port = process::free_port()?;
         let mut postgres = Postgres { server: None, options: self, programs, certificate, port, folder };
         postgres.start_again()?;
