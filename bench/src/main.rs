@@ -140,7 +140,7 @@ impl Sizes {
             remote: 500,
             shared: 10_000,
             ends: 5,
-            peers: 100_000,
+            peers: 500_000,
             backlog: 1_000_000,
             finished: if kind == Kind::Sqlite { 1_000_000 } else { 5_000_000 },
             pages: 200,

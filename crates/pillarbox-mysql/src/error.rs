@@ -26,6 +26,12 @@ pub(crate) fn of_commit(error: sqlx::Error) -> StoreError {
         let message = "the connection broke during the commit: it may be in effect or not";
         return StoreError::new(StoreErrorKind::OutcomeUnknown, message).caused_by(error);
     }
+    if number(&error) == Some(NO_SAVEPOINT) {
+        // What came after the end of the transaction was committed one by one.
+        let message = "the transaction was ended before its commit, by a deadlock whose error was passed over or by a \
+                       statement that commits by itself: see what of it is in effect, and pass over no error of a statement";
+        return StoreError::new(StoreErrorKind::OutcomeUnknown, message).caused_by(error);
+    }
     of(error)
 }
 
@@ -43,6 +49,8 @@ pub(crate) fn number(error: &sqlx::Error) -> Option<u16> {
 }
 
 pub(crate) const DUPLICATE: u16 = 1062;
+/// Of a release, when the transaction has ended.
+const NO_SAVEPOINT: u16 = 1305;
 const LOCK_TIMEOUT: u16 = 1205;
 const DEADLOCK: u16 = 1213;
 /// A record has changed since it was read (MariaDB, where snapshots are strict).

@@ -2,7 +2,9 @@
 
 use pillarbox_core::domain::{Event, EventId, Key, Seq, Timestamp};
 use pillarbox_core::port::{BoxFuture, NewKey, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore};
-use sqlx::{Arguments as _, MySql, MySqlConnection, Row as _, SqlStr, Transaction, mysql::MySqlArguments};
+use sqlx::{
+    Arguments as _, Executor as _, MySql, MySqlConnection, Row as _, SqlStr, Transaction, mysql::MySqlArguments,
+};
 
 use crate::{
     MySqlStore, error,
@@ -233,6 +235,12 @@ impl WriteStore<Transaction<'_, MySql>> for MySqlStore {
     }
 }
 
+const BEGIN: SqlStr = SqlStr::from_static("start transaction; savepoint pillarbox");
+/// Fails if the server has ended the transaction before, as it does at a deadlock: its `commit` alone would succeed, and
+/// events be delivered whose rows are gone. The driver does not know of this commit and rolls back when the transaction is
+/// dropped, so it finds an empty one to end.
+const COMMIT: SqlStr = SqlStr::from_static("release savepoint pillarbox; commit");
+
 impl TransactStore for MySqlStore {
     type Connection = MySqlConnection;
     type Tx = Transaction<'static, MySql>;
@@ -242,17 +250,17 @@ impl TransactStore for MySqlStore {
             // One that was used a moment ago gives no sign of life first. If the server has ended it since, nothing has
             // begun, and the next one is taken; others may have been lost with it.
             for _ in 0..self.0.pool.size() {
-                match self.0.pool.begin().await {
+                match self.0.pool.begin_with(BEGIN).await {
                     Err(error) if error::is_lost(&error) => {}
                     begun => return begun.map_err(error::of),
                 }
             }
-            self.0.pool.begin().await.map_err(error::of)
+            self.0.pool.begin_with(BEGIN).await.map_err(error::of)
         })
     }
 
-    fn commit(&self, tx: Self::Tx) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(async move { tx.commit().await.map_err(error::of_commit) })
+    fn commit(&self, mut tx: Self::Tx) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move { tx.execute(COMMIT).await.map(drop).map_err(error::of_commit) })
     }
 
     fn rollback(&self, tx: Self::Tx) -> BoxFuture<'_, Result<(), StoreError>> {

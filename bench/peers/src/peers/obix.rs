@@ -1,6 +1,6 @@
 //! obix: events are a log, and a subscriber that is a job keeps its position in it.
 
-use std::{error::Error, future::pending, sync::Arc};
+use std::{any::Any, error::Error, future::pending, sync::Arc};
 
 use job::{JobSvcConfig, JobType, Jobs};
 use obix::{
@@ -16,8 +16,10 @@ const SCHEMA: &str = include_str!("obix.sql");
 const BATCH: usize = 1_000;
 
 pub(crate) struct Peer {
-    pool: PgPool,
-    tally: Arc<Tally>,
+    jobs: Jobs,
+    /// Ends with the worker.
+    _outbox: Outbox<Event>,
+    _subscription: Box<dyn Any + Send>,
 }
 
 struct Counter(Arc<Tally>);
@@ -65,15 +67,16 @@ impl round::Peer for Peer {
     }
 
     async fn open(url: &str, tally: Arc<Tally>) -> Result<Self> {
-        Ok(Self { pool: PgPool::connect(url).await?, tally })
+        let pool = PgPool::connect(url).await?;
+        let mut jobs = Jobs::init(JobSvcConfig::builder().pool(pool.clone()).build()?).await?;
+        let config = OutboxEventJobConfig::new(JobType::new("peer")).with_max_batch_size(BATCH);
+        let outbox = outbox(&pool).await?;
+        let subscription = outbox.register_singleton_subscriber(&mut jobs, config, Counter(tally)).await?;
+        Ok(Self { jobs, _outbox: outbox, _subscription: Box::new(subscription) })
     }
 
-    async fn run(self) -> Result<()> {
-        let mut jobs = Jobs::init(JobSvcConfig::builder().pool(self.pool.clone()).build()?).await?;
-        let config = OutboxEventJobConfig::new(JobType::new("peer")).with_max_batch_size(BATCH);
-        let outbox = outbox(&self.pool).await?;
-        let _subscription = outbox.register_singleton_subscriber(&mut jobs, config, Counter(self.tally)).await?;
-        jobs.start_poll().await?;
+    async fn run(mut self) -> Result<()> {
+        self.jobs.start_poll().await?;
         pending().await
     }
 }

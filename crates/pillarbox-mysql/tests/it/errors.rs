@@ -1,12 +1,18 @@
 //! What the server's errors become, and what a lost connection leaves behind.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use pillarbox_core::port::{
     AdminStore as _, Batch, Candidate, Change, NewKey, OwnStore as _, Position, ReadStore as _, Scan, Settled,
     StoreError, StoreErrorKind, TransactStore as _, UpkeepStore as _, WriteStore as _,
 };
-use pillarbox_core::{domain::PartitionSet, new_id};
+use pillarbox_core::{Delivery, Event, Outbox as Engine, domain::PartitionSet, new_id};
 use pillarbox_mysql::{MySqlStore, Options};
 use pillarbox_testkit::{
     servers::{Proxy, Shared, login},
@@ -23,6 +29,8 @@ on_each_server!(
     a_connection_lost_in_the_commit_leaves_the_outcome_unknown,
     a_lock_held_for_too_long_is_a_conflict,
     a_settle_that_loses_in_a_deadlock_is_run_again,
+    a_deadlock_that_is_passed_over_fails_the_commit,
+    a_statement_that_commits_by_itself_is_noticed_at_the_commit,
     a_settle_whose_lock_is_held_for_too_long_is_run_again,
     missing_tables_ask_for_the_migrations,
     passwords_are_not_told,
@@ -142,6 +150,65 @@ async fn a_settle_that_loses_in_a_deadlock_is_run_again(server: Shared) {
     holder.execute("commit").await.unwrap();
     assert_eq!(settling.await.unwrap(), Settled::Applied { stale: 0 });
     assert_eq!(outbox.number("select count(*) from outbox_event where status = 'DONE'").await, 2);
+}
+
+/// W1. The server ends the transaction; the application goes on as if it had not.
+async fn a_deadlock_that_is_passed_over_fails_the_commit(server: Shared) {
+    let outbox = Outbox::new(server).await;
+    outbox.run("create table side (n int primary key)").await;
+    outbox.run("insert into side values (1), (2)").await;
+    let delivered = Arc::new(AtomicUsize::new(0));
+    let counter = delivered.clone();
+    let count = move |_: Delivery| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        async {}
+    };
+    let engine = Engine::single_node(outbox.another().await).route("a", count).start().await.unwrap();
+
+    let mut holder = outbox.session().await;
+    holder.execute("start transaction").await.unwrap();
+    // The server ends the transaction that has done less.
+    for n in 10..60 {
+        sqlx::query("insert into side values (?)").bind(n).execute(&mut holder).await.unwrap();
+    }
+    holder.execute("select n from side where n = 1 for update").await.unwrap();
+    let mut tx = engine.begin().await.unwrap();
+    tx.execute("select n from side where n = 2 for update").await.unwrap();
+    tx.write(Event::builder("a").json(&1)).await.unwrap();
+    let losing = tokio::spawn(async move {
+        let passed_over = tx.execute("select n from side where n = 1 for update").await;
+        (passed_over.map(drop), tx.commit().await)
+    });
+    outbox.someone_waits(0).await;
+    holder.execute("select n from side where n = 2 for update").await.unwrap();
+    let (passed_over, committed) = losing.await.unwrap();
+    passed_over.expect_err("it loses in the deadlock");
+    let error = committed.unwrap_err();
+    assert!(error.is_outcome_unknown(), "{error:?}");
+    assert!(error.to_string().contains("deadlock"), "{error}");
+    holder.execute("commit").await.unwrap();
+
+    // The next one is delivered, alone, on a connection that is as it should be.
+    let mut tx = engine.begin().await.unwrap();
+    tx.write(Event::builder("a").json(&2)).await.unwrap();
+    tx.commit().await.unwrap();
+    while outbox.number("select count(*) from outbox_event where status = 'DONE'").await < 1 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    engine.shutdown().await;
+    assert_eq!(delivered.load(Ordering::Relaxed), 1, "of the event that is gone nothing was delivered");
+    assert_eq!(outbox.number("select count(*) from outbox_event").await, 1);
+}
+
+/// W1. The event is in effect before the commit, and delivered.
+async fn a_statement_that_commits_by_itself_is_noticed_at_the_commit(server: Shared) {
+    let outbox = Outbox::new(server).await;
+    let mut tx = outbox.begin().await.unwrap();
+    outbox.insert(&mut tx, &[new_row(event())]).await.unwrap();
+    tx.execute("create table side (n int primary key)").await.unwrap();
+    let error = outbox.commit(tx).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::OutcomeUnknown, "{error:?}");
+    assert_eq!(outbox.number("select count(*) from outbox_event").await, 1);
 }
 
 /// Decision 9.
