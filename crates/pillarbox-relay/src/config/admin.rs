@@ -4,13 +4,14 @@ use std::{fmt, net::SocketAddr, time::Duration};
 
 use pillarbox_core::port::span;
 
-use super::ConfigError;
+use super::{ConfigError, listen};
 
 /// How the operators' API is served. What is not set has the default of `pillarbox-admin`.
 #[derive(Clone, Default, PartialEq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdminConfig {
     /// Where it listens.
+    #[serde(deserialize_with = "listen::set")]
     pub listen: Option<SocketAddr>,
     /// Who may come in: a line for each token, with name, role and token.
     pub tokens: Option<String>,

@@ -11,6 +11,7 @@
 
 mod admin;
 mod error;
+mod listen;
 mod outbox;
 mod read;
 mod rules;
@@ -28,6 +29,7 @@ pub use settings::Settings;
 pub use sinks::{SinkConfig, broker};
 pub use telemetry::Telemetry;
 
+use self::read::Raw;
 use crate::{Mode, Rules};
 
 /// Everything that a relay is told.
@@ -74,6 +76,7 @@ impl Default for Messages {
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
     /// Where it listens.
+    #[serde(deserialize_with = "listen::address")]
     pub listen: SocketAddr,
     /// Whether it does.
     pub enabled: bool,
@@ -121,7 +124,10 @@ pub const REFERENCE: &str = include_str!("reference.toml");
 impl Config {
     /// Reads all sources, and refuses what is wrong.
     pub fn read(source: &Source) -> Result<Self, ConfigError> {
-        let raw = source.read()?;
+        source.read(Self::of)
+    }
+
+    fn of(raw: Raw) -> Result<Self, ConfigError> {
         let sinks = sinks::read(raw.sinks)?;
         let rules = rules::read(raw.rules, raw.messages.unmatched.clone(), &sinks)?;
         let batch = raw.messages.batch;

@@ -68,12 +68,19 @@ pub struct OutboxConfig {
 }
 
 #[derive(Clone, Copy, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 struct PollConfig {
     #[serde(with = "span")]
     shortest: Duration,
     #[serde(with = "span")]
     longest: Duration,
+}
+
+/// The builder's defaults, for one of the two that is set alone.
+impl Default for PollConfig {
+    fn default() -> Self {
+        Self { shortest: Duration::from_millis(20), longest: Duration::from_secs(1) }
+    }
 }
 
 #[derive(Clone, Copy, serde::Deserialize)]
@@ -169,13 +176,10 @@ impl OutboxConfig {
         self.handler_timeout
     }
 
-    /// Refuses what the builder refuses, with its path, and before a database is opened. A test holds the two against
-    /// each other.
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let at = |key: &str, what: String| Err(ConfigError::at(format!("outbox.{key}"), what));
+    /// The keys of counts, with their values and the most that each may be. The least is 1.
+    fn counts(&self) -> [(&'static str, Option<usize>, usize); 9] {
         let purge = self.purge.unwrap_or_default();
-        let (heartbeat, stale_after) = (self.heartbeat.unwrap_or(HEARTBEAT), self.stale_after.unwrap_or(STALE_AFTER));
-        for (key, value, most) in [
+        [
             ("workers", self.workers, 10_000),
             ("hot_capacity", self.hot_capacity, 1_000_000),
             ("cold_capacity", self.cold_capacity, 1_000_000),
@@ -185,7 +189,21 @@ impl OutboxConfig {
             ("settle_batch", self.settle_batch, 10_000),
             ("max_starts", self.max_starts.map(|starts| starts as usize), 1_000),
             ("purge.batch", purge.batch.map(|rows| rows as usize), 100_000),
-        ] {
+        ]
+    }
+
+    /// The most that a count may be, by its key.
+    pub(super) fn most(key: &str) -> Option<usize> {
+        Self::default().counts().into_iter().find(|(name, ..)| *name == key).map(|(.., most)| most)
+    }
+
+    /// Refuses what the builder refuses, with its path, and before a database is opened. A test holds the two against
+    /// each other.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let at = |key: &str, what: String| Err(ConfigError::at(format!("outbox.{key}"), what));
+        let purge = self.purge.unwrap_or_default();
+        let (heartbeat, stale_after) = (self.heartbeat.unwrap_or(HEARTBEAT), self.stale_after.unwrap_or(STALE_AFTER));
+        for (key, value, most) in self.counts() {
             if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
                 return at(key, format!("is {value}: allowed is 1 to {most}"));
             }

@@ -112,14 +112,43 @@ impl Source {
         self
     }
 
-    pub(super) fn read(&self) -> Result<Raw, ConfigError> {
-        let raw = self.read_unchecked()?;
-        raw.check()?;
-        Ok(raw)
+    /// Reads all sources and makes something of them.
+    ///
+    /// What the environment and `set` give is text, and a number or a flag is known by its look. Where a text is wanted, it
+    /// is the text again: a password may be 007.
+    pub(super) fn read<T>(&self, make: impl Fn(Raw) -> Result<T, ConfigError>) -> Result<T, ConfigError> {
+        let mut as_text = BTreeMap::new();
+        loop {
+            let made = self.read_unchecked(&as_text).and_then(|raw| {
+                raw.check()?;
+                make(raw)
+            });
+            match made {
+                Err(error) if error.wants_text() && !as_text.contains_key(error.path()) => {
+                    let Some(text) = self.typed(error.path()) else { return Err(error) };
+                    as_text.insert(error.path().to_owned(), text);
+                }
+                made => return made,
+            }
+        }
+    }
+
+    /// What stands for a path in the source that decides it, if it looks like a number or a flag.
+    fn typed(&self, path: &str) -> Option<String> {
+        let set = self.set.iter().rfind(|(set, _)| set == path).map(|(_, text)| text.clone());
+        let name = format!("{ENVIRONMENT}{}", path.replace('.', "__"));
+        let of_environment = || {
+            let mut variables = std::env::vars_os().filter_map(|(name, text)| Some((name.into_string().ok()?, text)));
+            let (_, text) = variables.find(|(variable, _)| variable.eq_ignore_ascii_case(&name))?;
+            text.into_string().ok()
+        };
+        let text = set.or_else(|| self.environment.then(of_environment).flatten())?;
+        let Ok(value) = text.parse::<Value>();
+        matches!(value, Value::Num(..) | Value::Bool(..)).then_some(text)
     }
 
     /// Everything is of its kind, and may be out of its range.
-    pub(super) fn read_unchecked(&self) -> Result<Raw, ConfigError> {
+    pub(super) fn read_unchecked(&self, as_text: &BTreeMap<String, String>) -> Result<Raw, ConfigError> {
         let mut figment = Figment::new();
         if let Some(path) = &self.file {
             let text = fs::read_to_string(path)
@@ -138,14 +167,24 @@ impl Source {
             let Ok(value) = value.parse::<Value>();
             figment = figment.merge((path.as_str(), value));
         }
-        for (path, text) in &self.texts {
+        for (path, text) in self.texts.iter().map(|(path, text)| (path, text)).chain(as_text) {
             figment = figment.merge((path.as_str(), text));
         }
         let mut tree: Dict = figment.extract().map_err(|error| ConfigError::below("", &error))?;
         for (key, value) in &mut tree {
             resolve(key, value)?;
         }
-        extract("", tree)
+        extract("", tree).map_err(with_range)
+    }
+}
+
+/// A count that is no number is told what it may be, as one that is out of its range is.
+fn with_range(error: ConfigError) -> ConfigError {
+    match error.path().strip_prefix("outbox.").and_then(OutboxConfig::most) {
+        Some(most) => {
+            ConfigError::at(error.path(), format!("is of the wrong kind: a whole number from 1 to {most} is expected"))
+        }
+        None => error,
     }
 }
 
@@ -186,6 +225,10 @@ fn resolve(path: &str, value: &mut Value) -> Result<(), ConfigError> {
 fn secret(path: &str, dict: &Dict) -> Result<Option<String>, ConfigError> {
     let mut entries = dict.iter();
     let (Some((key, Value::String(_, from))), None) = (entries.next(), entries.next()) else { return Ok(None) };
+    // A rule's header of this name, from a template.
+    if path.starts_with("rules.") && from.contains('{') {
+        return Ok(None);
+    }
     match key.as_str() {
         "file" => {
             let text = fs::read_to_string(from)

@@ -1,8 +1,13 @@
 //! Rules as they are written.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use super::{ConfigError, SinkConfig, error::unknown};
+use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor, value::SeqAccessDeserializer};
+
+use super::{
+    ConfigError, SinkConfig,
+    error::{ONE_OR_MANY, unknown},
+};
 use crate::{Matches, Rule, Rules, Template};
 
 /// A rule as it is written.
@@ -31,25 +36,31 @@ struct MatchConfig {
     headers: BTreeMap<String, OneOrMany>,
 }
 
-#[derive(Debug, serde::Deserialize)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(String),
-    Many(Vec<String>),
-}
+/// A list of texts; one alone may stand without brackets.
+#[derive(Debug, Default)]
+struct OneOrMany(Vec<String>);
 
-impl Default for OneOrMany {
-    fn default() -> Self {
-        Self::Many(Vec::new())
-    }
-}
+impl<'de> Deserialize<'de> for OneOrMany {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Texts;
 
-impl From<OneOrMany> for Vec<String> {
-    fn from(texts: OneOrMany) -> Self {
-        match texts {
-            OneOrMany::One(text) => vec![text],
-            OneOrMany::Many(texts) => texts,
+        impl<'de> Visitor<'de> for Texts {
+            type Value = OneOrMany;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(ONE_OR_MANY)
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<OneOrMany, E> {
+                Ok(OneOrMany(vec![text.to_owned()]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, texts: A) -> Result<OneOrMany, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(texts)).map(OneOrMany)
+            }
         }
+
+        deserializer.deserialize_any(Texts)
     }
 }
 
@@ -111,10 +122,10 @@ pub(super) fn read(
         read.push(Rule {
             name: rule.name.unwrap_or_else(|| format!("rules.{n}")),
             matches: Matches {
-                event_type: rule.matches.event_type.into(),
-                aggregate_type: rule.matches.aggregate_type.into(),
-                tenant: rule.matches.tenant.into(),
-                headers: rule.matches.headers.into_iter().map(|(name, texts)| (name, texts.into())).collect(),
+                event_type: rule.matches.event_type.0,
+                aggregate_type: rule.matches.aggregate_type.0,
+                tenant: rule.matches.tenant.0,
+                headers: rule.matches.headers.into_iter().map(|(name, texts)| (name, texts.0)).collect(),
             },
             sinks,
             topic: rule.topic.map(|text| template("topic", text)).transpose()?,
@@ -127,7 +138,7 @@ pub(super) fn read(
 
 impl RuleConfig {
     fn matches_everything(&self) -> bool {
-        let none = |texts: &OneOrMany| matches!(texts, OneOrMany::Many(texts) if texts.is_empty());
+        let none = |texts: &OneOrMany| texts.0.is_empty();
         let MatchConfig { event_type, aggregate_type, tenant, headers } = &self.matches;
         none(event_type) && none(aggregate_type) && none(tenant) && headers.is_empty()
     }

@@ -39,15 +39,16 @@ pub struct Settings {
 impl Settings {
     /// Reads all sources, and refuses what is wrong.
     pub fn read(source: &Source) -> Result<Self, ConfigError> {
-        let raw = source.read()?;
-        Ok(Self {
-            outbox: raw.outbox,
-            sinks: sinks::read(raw.sinks)?,
-            guard: raw.guard,
-            inbox: raw.inbox,
-            consumer: raw.consumer,
-            dead_letters: raw.dead_letters,
-            admin: raw.admin,
+        source.read(|raw| {
+            Ok(Self {
+                outbox: raw.outbox,
+                sinks: sinks::read(raw.sinks)?,
+                guard: raw.guard,
+                inbox: raw.inbox,
+                consumer: raw.consumer,
+                dead_letters: raw.dead_letters,
+                admin: raw.admin,
+            })
         })
     }
 

@@ -211,7 +211,10 @@ fn read_with(text: &str, path: &str, value: &str) -> Result<Config, ConfigError>
 fn what_is_wrong_is_told_with_its_path_and_what_was_meant() {
     for (text, words) in [
         ("outbox.worker = 1", &["outbox.worker", "Did you mean `workers`?", "`page_size`"][..]),
-        ("outbox.workers = \"many\"", &["outbox.workers", "usize"]),
+        ("outbox.workers = \"many\"", &["outbox.workers", "a whole number from 1 to 10000 is expected"]),
+        ("outbox.workers = -1", &["outbox.workers", "a whole number from 1 to 10000 is expected"]),
+        ("outbox.purge.batch = 1.5", &["outbox.purge.batch", "a whole number from 1 to 100000 is expected"]),
+        ("outbox.migrate = \"perhaps\"", &["outbox.migrate", "`true` or `false` is expected"]),
         ("outbox.handler_timeout = 30", &["outbox.handler_timeout", "\"10s\""]),
         ("outbox.handler_timeout = \"soon\"", &["outbox.handler_timeout", "\"10s\""]),
         ("outbox.on_success = \"kept\"", &["outbox.on_success", "Did you mean `keep`?", "`delete`"]),
@@ -227,7 +230,13 @@ fn what_is_wrong_is_told_with_its_path_and_what_was_meant() {
         ("[[rules]]\nmatch = { even_type = \"x\" }", &["rules", "event_type"]),
         ("messages.batch = 0", &["messages.batch", "1 to 10000"]),
         ("messages.mode = \"binery\"", &["messages.mode", "Did you mean `binary`?"]),
-        ("http.listen = \"everywhere\"", &["http.listen"]),
+        ("http.listen = \"everywhere\"", &["http.listen", "\"127.0.0.1:9464\""]),
+        ("http.listen = \"9464\"", &["http.listen", "an address and a port"]),
+        (
+            "[[rules]]\nmatch = { event_type = 3 }",
+            &["rules.0.match.event_type", "a text or a list of texts is expected"],
+        ),
+        ("[[rules]]\nmatch = { headers = { x = [1] } }", &["rules.0.match.headers.x", "a text is expected"]),
         ("telemetry.endpoint = \"localhost:4318\"", &["telemetry.endpoint", "http://localhost:4318"]),
         ("telemetry.endpoint = \"http://a b\"", &["telemetry.endpoint", "http://localhost:4318"]),
         ("telemetry.sampled = 2", &["telemetry.sampled", "0.0 to 1.0"]),
@@ -236,7 +245,7 @@ fn what_is_wrong_is_told_with_its_path_and_what_was_meant() {
         ("telemetry.headers = { \"a b\" = \"c\" }", &["telemetry.headers.a b"]),
         ("guard.enable = true", &["guard.enable", "Did you mean `enabled`?"]),
         ("guard.ttl = \"0ms\"", &["guard.ttl", "the least is 1ms"]),
-        ("guard.enabled = 3", &["guard.enabled", "boolean"]),
+        ("guard.enabled = 3", &["guard.enabled", "`true` or `false`"]),
         ("inbox.window = \"5m\"", &["inbox.window", "the least is 360s"]),
         ("consumer.workers = 0", &["consumer.workers", "1 to 10000"]),
         ("consumer.on_unknown = \"drop\"", &["consumer.on_unknown", "`park`", "`skip`"]),
@@ -244,7 +253,7 @@ fn what_is_wrong_is_told_with_its_path_and_what_was_meant() {
         ("consumer.retry.jitter = 2", &["consumer.retry", "jitter", "from 0 to 1"]),
         ("dead_letters.most_replays = 1001", &["dead_letters.most_replays", "0 to 1000"]),
         ("admin.listn = \"x\"", &["admin.listn", "Did you mean `listen`?"]),
-        ("admin.listen = \"everywhere\"", &["admin.listen"]),
+        ("admin.listen = \"everywhere\"", &["admin.listen", "an address and a port"]),
         ("admin.limits.burst = 0", &["admin.limits.burst", "1 to 1000000"]),
         ("admin.limits.requests_per_second = -1", &["admin.limits.requests_per_second", "0.01 to 100000"]),
         ("admin.limits.time = \"1ms\"", &["admin.limits.time", "the least is 1s"]),
@@ -295,7 +304,7 @@ fn what_the_builder_refuses_is_refused_with_its_path_before_there_is_a_database(
         let source = Source::new().text(format!("{LEAST}{poll}")).set(format!("outbox.{key}"), value);
         let error = Config::read(&source).expect_err(key);
         assert_eq!(error.path(), format!("outbox.{key}"), "{error}");
-        let settings = source.read_unchecked().expect(key).outbox;
+        let settings = source.read_unchecked(&BTreeMap::new()).expect(key).outbox;
         let of_builder = settings.apply(Outbox::multi_node(MemoryStore::new())).validate();
         assert!(of_builder.is_err(), "{key} = {value} is good enough for the builder");
     }
@@ -402,6 +411,34 @@ fn secrets_come_from_files_and_variables_and_are_not_shown() {
     assert!(error.contains("outbox.url") && error.contains("/nowhere/at/all"), "{error}");
     let error = read_with(LEAST, "outbox.url", "{ env = \"PILLARBOX_NO_SUCH_VARIABLE\" }").unwrap_err().to_string();
     assert!(error.contains("outbox.url") && error.contains("PILLARBOX_NO_SUCH_VARIABLE"), "{error}");
+}
+
+#[test]
+fn what_looks_like_a_number_is_a_text_where_one_is_wanted() {
+    let settings = |path: &str, value: &str| Settings::read(&Source::new().set(path, value));
+    let tokens = settings("admin.tokens", "007").unwrap().admin.tokens;
+    assert_eq!(tokens.as_deref(), Some("007"), "as it was typed");
+    let several = Source::new().text(LEAST).set("messages.source", "true").set("outbox.prefix", "1e3");
+    let config = Config::read(&several.set("outbox.workers", "7")).unwrap();
+    assert_eq!((&*config.messages.source, config.outbox.prefix()), ("true", Some("1e3")));
+    assert!(format!("{:?}", config.outbox.apply(Outbox::multi_node(MemoryStore::new()))).contains("workers: 7"));
+    // In a file there are quotes for it.
+    let error = refused(&format!("outbox.prefix = 7\n{LEAST}"));
+    assert!(error.contains("outbox.prefix") && error.contains("a text is expected"), "{error}");
+}
+
+#[test]
+fn one_end_of_the_poll_interval_may_be_set_alone() {
+    let config = read(&format!("{LEAST}[outbox.poll_interval]\nshortest = \"50ms\"")).unwrap();
+    let shown = format!("{:?}", config.outbox.apply(Outbox::multi_node(MemoryStore::new())));
+    assert!(shown.contains("poll_min: 50ms") && shown.contains("poll_max: 1s"), "{shown}");
+}
+
+#[test]
+fn a_rules_header_may_be_called_env() {
+    let config = read(&format!("{LEAST}[[rules]]\nheaders = {{ env = \"{{tenant}}\" }}")).unwrap();
+    let event = Event::builder("Paid").tenant("acme").json(&1).build().unwrap();
+    assert_eq!(config.rules.target(&event).unwrap().headers, [("env".to_owned(), "acme".to_owned())]);
 }
 
 #[test]
