@@ -8,7 +8,7 @@ use crate::{
 };
 
 const USAGE: &str = "\
-usage: cargo x chaos [--minutes N] [--seed S] [--backend postgres|mysql|sqlite]
+usage: cargo x chaos [--minutes N] [--seed S] [--backend postgres|mariadb|sqlite]
 
 Four processes on one database write and deliver, while a driver kills, pauses, stops and starts them, restarts the
 server and cuts connections. Afterwards a checker reads what was committed and what was delivered.
@@ -54,9 +54,10 @@ fn parse(args: &[String]) -> Result<Storm, Failed> {
             "--backend" => {
                 storm.package = match value {
                     "postgres" => "pillarbox-postgres",
-                    "mysql" => "pillarbox-mysql",
+                    // MySQL's store, on MariaDB.
+                    "mariadb" | "mysql" => "pillarbox-mysql",
                     "sqlite" => "pillarbox-sqlite",
-                    _ => return Err(bad("`postgres`, `mysql` or `sqlite`")),
+                    _ => return Err(bad("`postgres`, `mariadb` or `sqlite`")),
                 }
             }
             _ => return Err(Failed::new(format!("there is no option `{name}`\n\n{USAGE}"))),
@@ -89,6 +90,7 @@ mod tests {
     fn options_are_read() {
         let storm = given("--minutes 0.5 --seed 7 --backend mysql");
         assert_eq!(storm, Ok(Storm { seconds: 30, seed: Some(7), package: "pillarbox-mysql" }));
+        assert_eq!(given("--backend mariadb").map(|storm| storm.package), Ok("pillarbox-mysql"));
         assert_eq!(given(""), Ok(Storm { seconds: 60, seed: None, package: "pillarbox-postgres" }));
     }
 
@@ -98,7 +100,7 @@ mod tests {
             ("--minutes 0", "a number from 0.1 to 1440"),
             ("--minutes ten", "a number from 0.1 to 1440"),
             ("--seed -1", "a whole number"),
-            ("--backend oracle", "`postgres`, `mysql` or `sqlite`"),
+            ("--backend oracle", "`postgres`, `mariadb` or `sqlite`"),
             ("--minutes", "has no value"),
             ("--hours 1", "there is no option `--hours`"),
         ] {

@@ -118,7 +118,7 @@ pub fn check(mut story: Story) -> Report {
     report
 }
 
-const FAULTS: [&str; 12] = [
+const FAULTS: [&str; 15] = [
     "slow",
     "killed",
     "paused",
@@ -126,12 +126,18 @@ const FAULTS: [&str; 12] = [
     "restarted",
     "cut",
     "failed",
+    "panicked",
+    "hung",
     "dropped",
+    "rolled-back",
     "lapsed",
     "refused",
     "unknown",
     "late",
 ];
+
+/// How a delivery ends.
+const ENDS: [&str; 4] = ["end", "failed", "panicked", "dropped"];
 
 impl Story {
     fn of<'a>(&'a self, what: &'a str) -> impl Iterator<Item = &'a Line> {
@@ -247,7 +253,7 @@ impl Story {
                     }
                     lane.push(line);
                 }
-                "end" | "failed" | "dropped" => {
+                what if ENDS.contains(&what) => {
                     if let Some(place) = lane.iter().position(|begun| begun.node == line.node && begun.id == line.id) {
                         lane.remove(place);
                     }
@@ -260,9 +266,8 @@ impl Story {
     fn ends_within(&self, begun: &Line, by: u128) -> bool {
         let after = self.lines.iter().filter(|line| line.node == begun.node && line.at >= begun.at && line.at <= by);
         let mut ends = after.filter(|line| match line.what.as_str() {
-            "end" | "failed" | "dropped" => line.id == begun.id,
             "killed" | "left" => true,
-            _ => false,
+            what => ENDS.contains(&what) && line.id == begun.id,
         });
         ends.next().is_some()
     }

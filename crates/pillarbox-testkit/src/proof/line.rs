@@ -13,6 +13,13 @@ pub struct Order {
     pub key: Option<String>,
 }
 
+/// The number, the id and the key, or `-`.
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.number, self.id, self.key.as_deref().unwrap_or("-"))
+    }
+}
+
 /// One line of a ledger. What does not apply is 0, or `-`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {

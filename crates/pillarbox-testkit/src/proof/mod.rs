@@ -6,8 +6,8 @@
 //!
 //! | written by | words |
 //! |---|---|
-//! | writers | `committed`, `unknown`, `refused` |
-//! | handlers | `begin`, and then `end`, `failed` or `dropped`; a handler that dies with its process says nothing more |
+//! | writers | `committed`, `rolled-back`, `unknown`, `refused` |
+//! | handlers | `begin`, and then `end`, `failed`, `panicked` or `dropped`, before that `hung`; a handler that dies with its process says nothing more |
 //! | a [`Witness`] of the store | `took`, `lapsed`, `settled` and `renewed` (`order` is when the call began) |
 //! | whoever causes the faults | `killed`, `paused`, `resumed`, `left`, `away` and then `restarted`, `cut`, `slow` |
 //! | whoever starts the processes | `broke`: one that should have gone on, or stopped in order |

@@ -2,7 +2,8 @@
 //! server and cuts connections. Afterwards the [proof](crate::proof) is read.
 //!
 //! The environment says how long and which: `PILLARBOX_CHAOS_SECONDS` and `PILLARBOX_CHAOS_SEED`, which `cargo x chaos`
-//! sets. The seed decides what the driver does and when; what the processes are doing at that moment, it does not.
+//! sets. The seed decides what the driver does, in which order and with which waits in between, and what each process draws;
+//! what they are doing at that moment, it does not.
 
 mod node;
 
@@ -79,7 +80,8 @@ fn end_of(process: &mut Process) -> Option<End> {
 struct Storm<S: Site> {
     // Before the stage: the processes end first.
     slots: Vec<Slot>,
-    lives: usize,
+    lives: u64,
+    seed: u64,
     random: fastrand::Rng,
     ledger: File,
     stage: Stage<S>,
@@ -90,7 +92,7 @@ impl<S: Stormy> Storm<S> {
         let stage = Stage::<S>::new();
         let ledger = File::options().append(true).create(true).open(stage.path("ledger")).unwrap();
         let random = fastrand::Rng::with_seed(seed);
-        let mut storm = Self { slots: Vec::new(), lives: 0, random, ledger, stage };
+        let mut storm = Self { slots: Vec::new(), lives: 0, seed, random, ledger, stage };
         for _ in 0..PROCESSES {
             let process = storm.start();
             storm.slots.push(Slot::Running(process));
@@ -161,7 +163,10 @@ impl<S: Stormy> Storm<S> {
             }
         }
         let lines = Ledger::read(&self.stage.path("ledger")).into_lines();
-        Story { orders: self.stage.orders(), lines, slack: Duration::from_millis(300), ..Story::default() }
+        let orders = self.stage.orders();
+        let written: String = orders.iter().map(|order| format!("{order}\n")).collect();
+        std::fs::write(self.stage.path("orders"), written).unwrap();
+        Story { orders, lines, slack: Duration::from_millis(300), ..Story::default() }
     }
 
     /// What should not be in the database when everything is delivered and everybody has left.
@@ -186,7 +191,9 @@ impl<S: Stormy> Storm<S> {
     fn start(&mut self) -> Process {
         self.lives += 1;
         let name = format!("life-{}", self.lives);
-        let task = json!({ "role": "chaos", "lease": LEASE.as_millis(), "seed": self.random.u64(..) });
+        // Not drawn from the driver's numbers: when a process starts is a matter of the machine.
+        let seed = fastrand::Rng::with_seed(self.seed.wrapping_add(self.lives)).u64(..);
+        let task = json!({ "role": "chaos", "lease": LEASE.as_millis(), "seed": seed });
         self.stage.start(&name, task)
     }
 
@@ -296,7 +303,8 @@ impl<S: Site> Drop for Storm<S> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.stage.keep();
-            eprintln!("the ledger and the log are kept: {}", self.stage.path("ledger").display());
+            let kept = ["ledger", "orders"].map(|name| self.stage.path(name).display().to_string()).join(" and ");
+            eprintln!("what was delivered, what was committed, and the log are kept: {kept}");
         }
     }
 }

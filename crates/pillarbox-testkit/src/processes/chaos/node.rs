@@ -87,11 +87,14 @@ impl Task {
                 return Err(io::Error::other("the handler fails at random"));
             }
             15..25 => {
-                running.end("failed");
+                running.end("panicked");
                 // A panic without a word in the log: it is meant.
                 std::panic::resume_unwind(Box::new("the handler panics at random"));
             }
-            25..28 => std::future::pending().await,
+            25..28 => {
+                self.pen().delivery("hung", &delivery, number);
+                std::future::pending().await
+            }
             more => tokio::time::sleep(Duration::from_millis(more % 6)).await,
         }
         // Without a pause: whoever is cut off here has not written it.
@@ -118,7 +121,11 @@ impl Task {
             written.push(self.write_order::<A, S>(&mut tx, json!({ "key": key })).await?);
         }
         match draw(100) {
-            0..5 => return Ok(tx.rollback().await?),
+            0..5 => {
+                tx.rollback().await?;
+                written.iter().for_each(|(id, number)| self.pen().word("rolled-back", id, *number));
+                return Ok(());
+            }
             5..8 => {
                 self.pen().word("late", "-", 0);
                 tokio::time::sleep(Duration::from_millis(draw(700))).await;
