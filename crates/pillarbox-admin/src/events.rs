@@ -3,8 +3,8 @@
 use axum::{Json, http::StatusCode, response::IntoResponse};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use pillarbox_core::{
-    domain::{EventId, Payload, Seq, Status},
-    engine::{Bulk, BulkDone, Dead},
+    domain::{Payload, Seq, Status},
+    engine::{Bulk, BulkDone, Dead, EventRef},
     port::{ActionKind, ActionQuery, Actor, Found, Query, Store},
 };
 use serde::Serialize;
@@ -123,15 +123,18 @@ pub(crate) async fn count(call: Call) -> Answer {
 
 pub(crate) async fn show(call: Call) -> Answer {
     call.params.only(&[])?;
-    let (query, from) = match call.id().parse::<i64>() {
-        // A row whose id is broken is found by its number.
-        Ok(seq) if call.id().len() < 20 => (Query::default(), Seq(seq)),
-        _ => (Query { id: Some(id(&call)?), ..Query::default() }, Seq(0)),
-    };
-    let found = store(&call)?.list(&query, from, 1).await?.events.pop();
-    let found = found.filter(|found| query.id.is_some() || found.seq == from);
-    let found = found.ok_or_else(|| Problem::not_found("event", call.id()))?;
+    let found = named(&call, id(&call)?).await?;
     Ok(Json(view(&call, &found, true).await?).into_response())
+}
+
+async fn named(call: &Call, event: EventRef) -> Result<Found, Problem> {
+    let (id, from) = match event {
+        EventRef::Id(id) => (Some(id), Seq(0)),
+        EventRef::Number(seq) => (None, seq),
+    };
+    let found = store(call)?.list(&Query { id, ..Query::default() }, from, 1).await?.events.pop();
+    let found = found.filter(|found| id.is_some() || found.seq == from);
+    found.ok_or_else(|| Problem::not_found("event", call.id()))
 }
 
 /// An event as the caller sees it.
@@ -162,8 +165,10 @@ async fn taken_before(call: &Call, found: &Found) -> Result<Taken, Problem> {
     }
 }
 
-fn id(call: &Call) -> Result<EventId, Problem> {
-    call.id().parse().map_err(|_| Problem::not_found("event", call.id()))
+/// By its number where its id is none of ours.
+fn id(call: &Call) -> Result<EventRef, Problem> {
+    let number = "event of this id; one whose id was written by others is named by its number, the column seq:";
+    call.id().parse().map_err(|_| Problem::not_found(number, call.id()))
 }
 
 fn done(call: &Call, action: &'static str) -> axum::response::Response {
@@ -215,11 +220,8 @@ pub(crate) async fn edit(call: Call) -> Answer {
 }
 
 /// Its own, unless another is given.
-async fn content_type_of(call: &Call, id: EventId) -> Result<String, Problem> {
-    let query = Query { id: Some(id), ..Query::default() };
-    let found = store(call)?.list(&query, Seq(0), 1).await?.events.pop();
-    let found = found.ok_or_else(|| Problem::not_found("event", call.id()))?;
-    let record = found.record.map_err(|_| {
+async fn content_type_of(call: &Call, event: EventRef) -> Result<String, Problem> {
+    let record = named(call, event).await?.record.map_err(|_| {
         Problem::bad_parameter("content_type", "the event can't be decoded, so it has to be given", "a content type")
     })?;
     Ok(record.event.payload().content_type().to_owned())

@@ -37,11 +37,11 @@ pub use pillarbox_core::{
     },
     engine::{
         Answers, Batch, Batched, Builder, Bulk, BulkDone, Bus, BusEvent, Configured, Context, ContextProvider, Dead,
-        Duplicate, Each, EventBatchHandler, EventFallback, EventHandler, EventInTx, Failed, Fallback, Handle, Handler,
-        HandlerExt, HandlerSet, Handlers, Heartbeat, InTx, Interceptor, IntoAnswers, IntoEvent, IntoHandlers, IntoInTx,
-        IntoRegistration, Metadata, NoHook, OnDeadHead, OnSuccess, Outbox, OutboxError, PublishError, PurgeOptions,
-        Reaches, Receipt, Registration, Report, Set, Transaction, Work, WriteError, WriterHook, batch, handler, in_tx,
-        mode, new_id,
+        Duplicate, Each, EventBatchHandler, EventFallback, EventHandler, EventInTx, EventRef, Failed, Fallback, Handle,
+        Handler, HandlerExt, HandlerSet, Handlers, Heartbeat, InTx, Interceptor, IntoAnswers, IntoEvent, IntoHandlers,
+        IntoInTx, IntoRegistration, Metadata, NoHook, OnDeadHead, OnSuccess, Outbox, OutboxError, PublishError,
+        PurgeOptions, Reaches, Receipt, Registration, Report, Set, Transaction, Work, WriteError, WriterHook, batch,
+        handler, in_tx, mode, new_id,
     },
     observe,
     port::{

@@ -157,6 +157,28 @@ async fn the_key_of_a_dead_head_goes_on_without_it() {
     assert!(problem["detail"].as_str().unwrap().contains("holds no key"), "{problem}");
 }
 
+/// U3, W8: other languages write ids of their own.
+#[tokio::test]
+async fn an_event_whose_id_is_none_of_ours_is_acted_upon_by_its_number() {
+    let bed = Bed::new().await;
+    bed.run("update outbox_event set event_id = 'no-ulid-' || seq where seq in (1, 2, 3)").await;
+    let problem = bed.post("/events/no-ulid-2/replay", json!({})).await.problem(404);
+    assert!(problem["detail"].as_str().unwrap().contains("named by its number"), "{problem}");
+    bed.post("/events/1/skip", json!({})).await.ok();
+    assert_eq!(bed.get("/events/1").await.ok()["holds_key"], false);
+    bed.post("/events/2/replay", json!({})).await.ok();
+    assert_eq!(bed.text("select status from outbox_event where seq = 2").await, "NEW");
+    bed.post("/events/2/replay", json!({})).await.problem(409);
+    let edit = json!({ "payload": { "total": 2 }, "content_type": "application/json" });
+    bed.send("PUT", "/events/3/payload", Some(ADA), Some(edit)).await.ok();
+    assert_eq!(bed.send("DELETE", "/events/3", Some(ADA), None).await.status, 204);
+    bed.post("/events/99/replay", json!({})).await.problem(404);
+    // The number of a row that is not there is not that of the next.
+    bed.run("delete from outbox_event where seq = 4").await;
+    bed.post("/events/4/replay", json!({})).await.problem(404);
+    assert_eq!(bed.text("select status from outbox_event where seq = 5").await, "DEAD");
+}
+
 /// U3: edit payload before replay.
 #[tokio::test]
 async fn a_payload_is_edited_before_the_replay_and_the_old_one_kept() {

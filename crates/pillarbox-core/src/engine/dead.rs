@@ -1,6 +1,6 @@
 //! Dead events: what an operator can do about them.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 use tokio::time::Instant;
 
@@ -51,36 +51,40 @@ impl<'a> Dead<'a> {
     }
 
     /// Makes a dead event due now, with no attempts and no error. What is not dead is refused.
-    pub async fn replay(&self, id: EventId, actor: &Actor) -> Result<(), OutboxError> {
-        let found = self.find(id, "replayed").await?;
+    pub async fn replay(&self, event: impl Into<EventRef>, actor: &Actor) -> Result<(), OutboxError> {
+        let event = event.into();
+        let found = self.find(event, "replayed").await?;
         let changed = self.store.replay(&[found.seq], actor).await?;
-        self.changed(id, &changed, "replayed").await
+        self.changed(event, &changed, "replayed").await
     }
 
     /// Removes a dead event; a key that it holds goes on with its next event.
-    pub async fn discard(&self, id: EventId, actor: &Actor) -> Result<(), OutboxError> {
-        let found = self.find(id, "discarded").await?;
+    pub async fn discard(&self, event: impl Into<EventRef>, actor: &Actor) -> Result<(), OutboxError> {
+        let event = event.into();
+        let found = self.find(event, "discarded").await?;
         let changed = self.store.discard(&[found.seq], actor).await?;
-        self.changed(id, &changed, "discarded").await
+        self.changed(event, &changed, "discarded").await
     }
 
     /// Lets the key of a dead event go on without it; the event stays dead.
-    pub async fn skip(&self, id: EventId, actor: &Actor) -> Result<(), OutboxError> {
-        let found = self.find(id, "skipped").await?;
+    pub async fn skip(&self, event: impl Into<EventRef>, actor: &Actor) -> Result<(), OutboxError> {
+        let event = event.into();
+        let found = self.find(event, "skipped").await?;
         if !found.holds_key {
-            return Err(OutboxError::HoldsNothing(id.to_string()));
+            return Err(OutboxError::HoldsNothing(event.to_string()));
         }
         let changed = self.store.skip(&[found.seq], actor).await?;
-        self.changed(id, &changed, "skipped").await
+        self.changed(event, &changed, "skipped").await
     }
 
     /// Gives a dead event another payload; it stays dead until it is replayed. The payload is checked as when an event
     /// is built, and must be JSON where its content type says so. The one that was there is kept with the action.
-    pub async fn edit(&self, id: EventId, payload: Payload, actor: &Actor) -> Result<(), OutboxError> {
-        let found = self.find(id, "edited").await?;
+    pub async fn edit(&self, event: impl Into<EventRef>, payload: Payload, actor: &Actor) -> Result<(), OutboxError> {
+        let event = event.into();
+        let found = self.find(event, "edited").await?;
         check(&found, &payload)?;
         let seqs = if self.store.edit(found.seq, &payload, actor).await? { vec![found.seq] } else { Vec::new() };
-        self.changed(id, &seqs, "edited").await
+        self.changed(event, &seqs, "edited").await
     }
 
     /// Replays all dead events that match, oldest first, at most `per_second` of them a second (`None`: as
@@ -109,28 +113,35 @@ impl<'a> Dead<'a> {
         Bulk::new(*self, only_dead(query))
     }
 
-    async fn find(&self, id: EventId, action: &'static str) -> Result<Found, OutboxError> {
-        let query = Query { id: Some(id), statuses: vec![Status::Dead], ..Query::default() };
-        match self.store.list(&query, Seq(0), 1).await?.events.pop() {
+    async fn find(&self, event: EventRef, action: &'static str) -> Result<Found, OutboxError> {
+        match self.look(event, vec![Status::Dead]).await? {
             Some(found) => Ok(found),
-            None => Err(self.refusal(id, action).await?),
+            None => Err(self.refusal(event, action).await?),
         }
     }
 
+    async fn look(&self, event: EventRef, statuses: Vec<Status>) -> Result<Option<Found>, OutboxError> {
+        let (id, from) = match event {
+            EventRef::Id(id) => (Some(id), Seq(0)),
+            EventRef::Number(seq) => (None, seq),
+        };
+        let found = self.store.list(&Query { id, statuses, ..Query::default() }, from, 1).await?.events.pop();
+        Ok(found.filter(|found| id.is_some() || found.seq == from))
+    }
+
     /// Says why an event that is not dead can't be acted on.
-    async fn refusal(&self, id: EventId, action: &'static str) -> Result<OutboxError, OutboxError> {
-        let query = Query { id: Some(id), ..Query::default() };
-        let found = self.store.list(&query, Seq(0), 1).await?.events.pop();
-        Ok(match found {
-            Some(found) => OutboxError::NotDead { id: id.to_string(), status: found.status.to_string(), action },
-            None => OutboxError::NotFound(id.to_string()),
+    async fn refusal(&self, event: EventRef, action: &'static str) -> Result<OutboxError, OutboxError> {
+        let id = event.to_string();
+        Ok(match self.look(event, Vec::new()).await? {
+            Some(found) => OutboxError::NotDead { id, status: found.status.to_string(), action },
+            None => OutboxError::NotFound(id),
         })
     }
 
     /// Somebody else may have been faster.
-    async fn changed(&self, id: EventId, changed: &[Seq], action: &'static str) -> Result<(), OutboxError> {
+    async fn changed(&self, event: EventRef, changed: &[Seq], action: &'static str) -> Result<(), OutboxError> {
         if changed.is_empty() {
-            return Err(self.refusal(id, action).await?);
+            return Err(self.refusal(event, action).await?);
         }
         self.wake();
         Ok(())
@@ -141,6 +152,56 @@ impl<'a> Dead<'a> {
         if let Some(shared) = self.shared {
             shared.flight.lock().look_for_due(Instant::now());
             shared.read.notify_one();
+        }
+    }
+}
+
+/// An event, as an operator names it: by its id or, where others have written an id that is none, by its number.
+///
+/// ```
+/// # use pillarbox_core::{EventId, domain::Seq, engine::EventRef};
+/// assert_eq!("174".parse(), Ok(EventRef::Number(Seq(174))));
+/// let id: EventId = "01JD3K5Y7Z8QWXN4T2V6B9C0DE".parse()?;
+/// assert_eq!(id.to_string().parse(), Ok(EventRef::Id(id)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventRef {
+    /// Its id.
+    Id(EventId),
+    /// Its number in the table, the column `seq`.
+    Number(Seq),
+}
+
+impl From<EventId> for EventRef {
+    fn from(id: EventId) -> Self {
+        Self::Id(id)
+    }
+}
+
+impl From<Seq> for EventRef {
+    fn from(seq: Seq) -> Self {
+        Self::Number(seq)
+    }
+}
+
+/// An id has 26 characters, a number fewer.
+impl FromStr for EventRef {
+    type Err = <EventId as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.parse() {
+            Ok(number) if text.len() < 20 => Ok(Self::Number(Seq(number))),
+            _ => text.parse().map(Self::Id),
+        }
+    }
+}
+
+impl fmt::Display for EventRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => id.fmt(f),
+            Self::Number(Seq(number)) => number.fmt(f),
         }
     }
 }

@@ -68,7 +68,7 @@ pub use bus::{Bus, BusEvent, PublishError};
 pub use by_hand::ByHand;
 pub use calls::{Called, Calls, CallsBuilder, Horizon, Takes, Worked};
 pub use context::{Context, ContextProvider};
-pub use dead::Dead;
+pub use dead::{Dead, EventRef};
 pub use dedup::Duplicate;
 pub use dispatcher::Report;
 pub use error::{OutboxError, WriteError};
