@@ -4,7 +4,7 @@ use std::{fmt, net::SocketAddr, sync::Arc};
 
 use axum::{
     extract::ConnectInfo,
-    http::{HeaderMap, header, request::Parts},
+    http::{HeaderMap, Version, header, request::Parts},
 };
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
@@ -86,7 +86,8 @@ impl Access {
     /// Everybody on this machine, as operators, and nobody else.
     ///
     /// A request must come from a loopback address, ask for a loopback name (else a web page could reach it by a name
-    /// of its own that leads here), and have passed no proxy. The peer's address is known if the service is served by
+    /// of its own that leads here), and show no sign of a proxy. One that adds no header can't be noticed: behind a proxy,
+    /// always give tokens. The peer's address is known if the service is served by
     /// `into_make_service_with_connect_info::<SocketAddr>()`; where it is not known, everything is refused.
     pub fn loopback() -> Self {
         Self(Way::Loopback)
@@ -158,7 +159,10 @@ fn local(parts: &Parts) -> Result<(), Problem> {
     if !peer.ip().to_canonical().is_loopback() {
         return Err(Problem::forbidden("without tokens only this machine may come in: give the service tokens"));
     }
-    if ["forwarded", "x-forwarded-for", "x-real-ip", "via"].iter().any(|name| parts.headers.contains_key(*name)) {
+    let forwards = |name: &str| matches!(name, "forwarded" | "x-real-ip" | "via") || name.starts_with("x-forwarded-");
+    // No browser asks by HTTP/1.0; a proxy that adds no header may.
+    let by_proxy = parts.version < Version::HTTP_11 || parts.headers.keys().any(|name| forwards(name.as_str()));
+    if by_proxy {
         return Err(Problem::forbidden(
             "without tokens only this machine may come in, and this request has passed a proxy: give the service tokens",
         ));
@@ -175,6 +179,9 @@ fn local(parts: &Parts) -> Result<(), Problem> {
 }
 
 fn is_loopback_name(authority: &str) -> bool {
+    if authority.contains('@') {
+        return false;
+    }
     let host = match authority.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => authority.split(':').next().unwrap_or_default(),
@@ -361,9 +368,16 @@ mod tests {
         for name in ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.9.9.9:1", "[::1]", "[::1]:80"] {
             assert!(is_loopback_name(name), "{name}");
         }
-        for name in
-            ["", "evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "10.0.0.1", "[fe80::1]:80", "::1"]
-        {
+        for name in [
+            "",
+            "evil.example",
+            "localhost:9@evil",
+            "localhost.evil.example",
+            "127.0.0.1.nip.io",
+            "10.0.0.1",
+            "[fe80::1]:80",
+            "::1",
+        ] {
             assert!(!is_loopback_name(name), "{name}");
         }
     }

@@ -48,10 +48,7 @@ impl Call {
 
     /// Who acts: only operators do.
     pub(crate) fn actor(&self, because: Option<String>) -> Result<Actor, Problem> {
-        if self.identity.role != Role::Operator {
-            let name = &self.identity.name;
-            return Err(Problem::forbidden(format!("{name:?} is a viewer, and only operators act")));
-        }
+        may_act(&self.identity)?;
         let who = match &self.on_behalf {
             Some(name) => format!("{} ({name})", self.identity.name),
             None => self.identity.name.clone(),
@@ -93,9 +90,15 @@ impl FromRequest<Arc<Desk>> for Call {
         let path = path.map_err(|_| Problem::not_found("thing of this id:", "it is no text"))?;
         let id = path.iter().next().map(|(_, id)| id.to_owned()).unwrap_or_default();
         let params = Params::read(parts.uri.query().unwrap_or_default())?;
-        let limit = if parts.uri.path().ends_with("/payload") { PAYLOAD_BODY } else { desk.limits.body };
-        let body = to_bytes(body, limit).await.map_err(|error| refused(&error, limit))?;
         let acts = parts.method != Method::GET && parts.method != Method::HEAD;
+        let body = if acts {
+            // Before the body is read, which may take as long as a request may: nobody keeps others from acting.
+            may_act(&identity)?;
+            let limit = if parts.uri.path().ends_with("/payload") { PAYLOAD_BODY } else { desk.limits.body };
+            to_bytes(body, limit).await.map_err(|error| refused(&error, limit))?
+        } else {
+            Bytes::new()
+        };
         let content_type = parts.headers.get(header::CONTENT_TYPE);
         // A form of a browser has another content type, and it has one.
         if acts && (content_type.is_some() || !body.is_empty()) && !content_type.is_some_and(is_json) {
@@ -110,6 +113,13 @@ impl FromRequest<Arc<Desk>> for Call {
             }
         };
         Ok(Self { desk: Arc::clone(desk), identity, params, id, on_behalf, body })
+    }
+}
+
+fn may_act(identity: &Identity) -> Result<(), Problem> {
+    match identity.role {
+        Role::Operator => Ok(()),
+        Role::Viewer => Err(Problem::forbidden(format!("{:?} is a viewer, and only operators act", identity.name))),
     }
 }
 

@@ -4,12 +4,19 @@ use std::{
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     path::PathBuf,
     process::ExitCode,
+    time::Duration,
 };
 
-use axum::{Router, http::StatusCode, response::Redirect, routing::get};
+use axum::{
+    Router,
+    http::{StatusCode, header},
+    response::{IntoResponse as _, Redirect, Response},
+    routing::get,
+};
 use clap::Args as ClapArgs;
 use pillarbox_admin::{Access, Limits, Redaction, Tokens};
 use pillarbox_relay::config::{AdminConfig, LimitsConfig};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     error::Error,
@@ -19,6 +26,8 @@ use crate::{
 };
 
 const PLACE: &str = "/api/admin";
+/// How long requests that are under way have to end.
+const PATIENCE: Duration = Duration::from_secs(10);
 const LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8420));
 /// Tokens themselves, for where there are no files. No flag: a command line can be read by everybody.
 const TOKENS: &str = "PILLARBOX_ADMIN_TOKENS";
@@ -101,7 +110,12 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     let root = get(move || std::future::ready(Redirect::temporary(&page)));
     // A browser asks for it, whatever the page says.
     let icon = get(|| std::future::ready(StatusCode::NO_CONTENT));
-    let service = Router::new().nest(PLACE, admin.router()).route("/", root).route("/favicon.ico", icon);
+    let service = Router::new()
+        .nest(PLACE, admin.router())
+        .route("/", root)
+        .route("/favicon.ico", icon)
+        .fallback(|| async { elsewhere(StatusCode::NOT_FOUND) })
+        .method_not_allowed_fallback(|| async { elsewhere(StatusCode::METHOD_NOT_ALLOWED) });
     let listener = tokio::net::TcpListener::bind(address).await.map_err(|error| {
         Error::new(format!("{address} can't be listened on"))
             .caused_by(error)
@@ -112,12 +126,37 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     eprintln!("a page to try it: http://{address}{PLACE}/docs");
     eprintln!("it lets in {who}; Ctrl-C ends it");
     let service = service.into_make_service_with_connect_info::<SocketAddr>();
-    let serving = axum::serve(listener, service).with_graceful_shutdown(end);
-    serving.await.map_err(|error| Error::new("the API is no longer served").caused_by(error))?;
+    let ended = CancellationToken::new();
+    let told = ended.clone();
+    let serving = axum::serve(listener, service).with_graceful_shutdown(async move {
+        end.await;
+        told.cancel();
+    });
+    let patience = async {
+        ended.cancelled().await;
+        tokio::time::sleep(PATIENCE).await;
+    };
+    tokio::select! {
+        served = serving => served.map_err(|error| Error::new("the API is no longer served").caused_by(error))?,
+        // Somebody began a request and does not end it.
+        () = patience => eprintln!("not every connection has ended: they are closed"),
+    }
     if let Some(sink) = way_back {
         sink.close().await;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is not at a path of the API is told as there.
+fn elsewhere(status: StatusCode) -> Response {
+    let title = status.canonical_reason().unwrap_or("refused");
+    let problem = serde_json::json!({
+        "type": "about:blank",
+        "title": title,
+        "status": status.as_u16(),
+        "detail": format!("the API is at {PLACE}, with a page to try it at {PLACE}/docs"),
+    });
+    (status, [(header::CONTENT_TYPE, "application/problem+json")], problem.to_string()).into_response()
 }
 
 impl Args {

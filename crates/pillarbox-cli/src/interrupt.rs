@@ -1,9 +1,16 @@
 //! The end that a user asks for.
 
+#[cfg(unix)]
+use std::time::{Duration, Instant};
+
 use crate::error::Error;
 
 /// The exit code of work that was cut short, as shells give it.
 pub(crate) const INTERRUPTED: u8 = 130;
+
+/// A signal that comes so soon after the first is the same one, sent to the process and to its group, as `timeout` does.
+#[cfg(unix)]
+const SAME: Duration = Duration::from_secs(1);
 
 /// Done at the first Ctrl-C or SIGTERM, which are listened to from the call on. The second ends the program
 /// on the spot.
@@ -17,6 +24,7 @@ pub(crate) fn interrupted() -> Result<impl Future<Output = ()>, Error> {
     let (first, waits) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
         let mut first = Some(first);
+        let mut begun = None;
         loop {
             tokio::select! {
                 _ = interrupt.recv() => {}
@@ -24,7 +32,11 @@ pub(crate) fn interrupted() -> Result<impl Future<Output = ()>, Error> {
             }
             match first.take() {
                 // Nobody waits for it any more when the run is over.
-                Some(first) => drop(first.send(())),
+                Some(first) => {
+                    begun = Some(Instant::now());
+                    drop(first.send(()));
+                }
+                None if begun.is_some_and(|begun| begun.elapsed() < SAME) => {}
                 None => std::process::exit(i32::from(INTERRUPTED)),
             }
         }

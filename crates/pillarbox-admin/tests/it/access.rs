@@ -2,7 +2,11 @@
 
 use std::net::SocketAddr;
 
-use axum::{body::Body, extract::ConnectInfo, http::Request};
+use axum::{
+    body::Body,
+    extract::ConnectInfo,
+    http::{Request, Version},
+};
 use pillarbox_admin::{Access, Identity};
 use serde_json::json;
 
@@ -122,14 +126,16 @@ async fn without_tokens_only_this_machine_may_come_in() {
         ("[2001:db8::1]:9", "localhost"),
         ("127.0.0.1:9", "evil.example"),
         ("127.0.0.1:9", "localhost.evil.example"),
+        ("127.0.0.1:9", "localhost:9@evil.example"),
     ] {
         ask(&bed, from(peer, host)).await.problem(403);
     }
     // Nobody said where it comes from, or a proxy did.
     ask(&bed, Request::get("/api/admin/events").header("host", "localhost")).await.problem(403);
-    for header in ["x-forwarded-for", "forwarded", "via", "x-real-ip"] {
+    for header in ["x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "forwarded", "via", "x-real-ip"] {
         ask(&bed, from("127.0.0.1:9", "localhost").header(header, "1.2.3.4")).await.problem(403);
     }
+    ask(&bed, from("127.0.0.1:9", "localhost").version(Version::HTTP_10)).await.problem(403);
     ask(&bed, Request::get("/api/admin/docs").header("host", "localhost")).await.problem(403);
 }
 

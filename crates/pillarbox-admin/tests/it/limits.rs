@@ -81,6 +81,22 @@ async fn only_so_many_are_worked_on_at_once() {
     answer(&router, get("/fleet")).await.ok();
 }
 
+/// Bodies of viewers are not waited for, so that they take no places.
+#[tokio::test]
+async fn a_viewer_who_begins_requests_and_does_not_end_them_keeps_nobody_out() {
+    let bed = Bed::with(tokens(), |admin| admin.limits(Limits { at_once: 1, ..Limits::default() })).await;
+    let endless = |method: &str, path: String| {
+        let request = Request::builder().method(method).uri(format!("/api/admin{path}"));
+        let request =
+            request.header("authorization", format!("Bearer {VIC}")).header("content-type", "application/json");
+        let body = Body::from_stream(futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>());
+        bed.request(request.body(body).unwrap())
+    };
+    endless("POST", format!("/events/{}/replay", id(2))).await.problem(403);
+    endless("GET", "/stats".into()).await.ok();
+    bed.get("/stats").await.ok();
+}
+
 /// The database's own words stay in the log.
 #[tokio::test]
 async fn a_database_that_fails_is_told_without_its_words() {

@@ -371,6 +371,19 @@ fn a_signal_under_load_drains_within_the_limit() {
     assert_eq!(database.run("select count(*) from outbox_partition where owner is not null").unwrap().trim(), "0");
 }
 
+/// `timeout` signals a process and then its group: the relay is told twice, and ends as if it were once.
+#[test]
+fn a_signal_that_comes_twice_at_once_is_one() {
+    let database = migrated();
+    write_of(&database, 0..2_000, 2_000);
+    let relay = Relay::start(&database, &["outbox.drain_timeout=10s", "outbox.workers=8"]);
+    wait("the first", || (!relay.lines().is_empty()).then_some(()));
+    Command::new("kill").args(["-TERM", &relay.process.id().to_string()]).status().expect("a signal");
+    let (ended, log) = relay.end();
+    assert!(ended, "{log}");
+    assert_eq!(database.run("select count(*) from outbox_instance").unwrap().trim(), "0", "{log}");
+}
+
 /// A pipe that nobody reads blocks its writer, and nobody else.
 #[test]
 fn a_signal_ends_a_relay_whose_output_nobody_reads() {
