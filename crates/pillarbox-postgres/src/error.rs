@@ -4,6 +4,8 @@ use std::io;
 
 use pillarbox_core::port::{StoreError, StoreErrorKind};
 
+use crate::tables::Names;
+
 pub(crate) const BROKEN: &str = "the connection to the database broke";
 const READ_ONLY: &str = "the database only reads: the server is a standby, or the transaction is set to read only";
 pub(crate) const MISUNDERSTOOD: &str = "the database's answer can't be understood";
@@ -22,6 +24,38 @@ pub(crate) fn of_commit(error: sqlx::Error) -> StoreError {
         return StoreError::new(StoreErrorKind::OutcomeUnknown, message).caused_by(error);
     }
     StoreError::new(kind, message).caused_by(error)
+}
+
+/// An error of a migration.
+pub(crate) fn of_migration(error: sqlx::Error, names: &Names) -> StoreError {
+    let state = error.as_database_error().and_then(sqlx::error::DatabaseError::code).unwrap_or_default();
+    let found = error.as_database_error().and_then(|error| names.ours(error.message()));
+    let words = match &*state {
+        "42P07" | "42710" => Some(foreign("table, view or index", found)),
+        "42723" => Some(foreign("function", found)),
+        // Of the table of versions, which is asked before anything else.
+        "42703" | "42804" | "42883" | "22P02" if found.is_none() => Some(foreign("table", Some(&names.fill("{schema}")))),
+        "3F000" => Some(
+            "no schema of the search path is there: create one, or name the schema of the tables (Options::schema, \
+             `--schema`)"
+                .into(),
+        ),
+        "42501" => Some(
+            "the role may not make tables there: grant it CREATE on the schema, or on the database where the schema is \
+             missing; or let a role that may run the text of `pillarbox migrate --print`"
+                .into(),
+        ),
+        _ => None,
+    };
+    match words {
+        Some(words) => StoreError::new(StoreErrorKind::Rejected, words).caused_by(error),
+        None => of(error),
+    }
+}
+
+fn foreign(what: &str, name: Option<&str>) -> String {
+    let name = name.unwrap_or("of a name that is needed");
+    format!("a {what} {name} is there that Pillarbox did not make: choose another prefix, or another schema")
 }
 
 /// Stored data that this program can't have written.

@@ -69,6 +69,7 @@ mod store;
 mod tables;
 mod transaction;
 mod upkeep;
+mod url;
 mod wake;
 mod work;
 mod write;

@@ -1,4 +1,10 @@
 //! The versions of the tables.
+//!
+//! All of them are one statement, which brings whatever it finds to the present version. It takes effect as a whole, in a
+//! transaction of the caller's or in its own, so it may be cut off anywhere and may run twice. The program runs the very
+//! text that it prints.
+
+use std::fmt::Write as _;
 
 use pillarbox_core::port::{StoreError, StoreErrorKind};
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
@@ -9,60 +15,113 @@ use crate::{Options, PostgresStore, error, tables::Names};
 pub const VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
 // What has been released is never changed: a new version is a new file.
-const MIGRATIONS: [(i64, &str); 2] =
-    [(1, include_str!("../migrations/0001_tables.sql")), (2, include_str!("../migrations/0002_life.sql"))];
+const MIGRATIONS: [(i64, &str); 3] = [
+    (1, include_str!("../migrations/0001_tables.sql")),
+    (2, include_str!("../migrations/0002_life.sql")),
+    (3, include_str!("../migrations/0003_publish.sql")),
+];
 
-const SCHEMA_TABLE: &str = "create table if not exists {schema} (
-    version bigint primary key,
-    applied_at timestamptz not null default {now}
-);\n";
+/// What stands above a text that is printed.
+const HEAD: &str = "-- Makes Pillarbox's tables, or brings those that are there to the present version; where they are of it already, it
+-- does nothing. One statement, which takes effect as a whole: it needs no transaction around it, and may stand in one
+-- (psql -1, or a tool that brings its own).
+";
+
+/// What the versions stand on. Of several at once one migrates; the others wait, and find it done. The tables stay in
+/// the schema where the search path finds them, and everything that is made beside them is made there.
+const GROUND: &str = "    perform pg_advisory_xact_lock(hashtextextended('pillarbox {whole}', 0));
+{home}
+    if home is not null then
+        perform set_config('search_path', quote_ident(home) || ', pg_temp', true);
+    end if;
+    if to_regclass('{schema}') is null then
+        create table {schema} (
+            version bigint primary key,
+            applied_at timestamptz not null default {now}
+        );
+    end if;
+    select coalesce(max(version), 0) into present from {schema};
+";
+
+const NAMED_HOME: &str = "    home := '{schema_name}';
+    if to_regnamespace(quote_ident(home)) is null then
+        create schema \"{schema_name}\";
+    end if;";
+
+const FOUND_HOME: &str =
+    "    select nspname into home from pg_class join pg_namespace on pg_namespace.oid = relnamespace
+        where pg_class.oid = to_regclass('{schema}');
+    home := coalesce(home, current_schema());";
+
+/// Null of a table of the same name that another has made.
+pub(crate) const PRESENT: &str = "select max(version) from {schema} where pg_typeof(version) = 'bigint'::regtype";
+
+/// The grant that is missing, if one is; the schema of the tables, and the first of the search path.
+const PLACE: &str = "select case when has_table_privilege('{event}', 'update, delete')
+            and not has_sequence_privilege(pg_class.oid, 'usage, select')
+            then format('grant usage on sequence %I.%I to %I', nspname, relname, current_user) end,
+        nspname::text, current_schema()::text
+    from pg_class join pg_namespace on pg_namespace.oid = relnamespace
+    where pg_class.oid = '{event}_seq_seq'::regclass";
 
 impl Options {
-    /// All migrations as one text, for those who run them with a tool of their own: on an empty database it makes
-    /// everything that [`check`](pillarbox_core::port::UpkeepStore::check) looks for, in one transaction.
+    /// All migrations as one text, for those who run them with a tool of their own: on an empty database, and on one
+    /// with older tables, it makes everything that [`check`](pillarbox_core::port::UpkeepStore::check) looks for. It is one
+    /// statement, with or without a transaction around it, and can be run again at any time.
     pub fn migration_sql(&self) -> Result<String, StoreError> {
-        let names = Names::new(self.schema.as_deref(), &self.prefix)?;
-        let texts: String = MIGRATIONS.into_iter().map(|(version, text)| migration(&names, version, text)).collect();
-        Ok(format!("begin;\n\n{}\n{texts}\ncommit;\n", ground(&names)))
+        Ok(text(&Names::new(self.schema.as_deref(), &self.prefix)?, &MIGRATIONS))
     }
 }
 
-/// What the versions stand on.
-pub(crate) fn ground(names: &Names) -> String {
-    let schema = names.schema().map(|schema| format!("create schema if not exists \"{schema}\";\n"));
-    schema.unwrap_or_default() + &names.fill(SCHEMA_TABLE)
+/// For people.
+pub(crate) fn text(names: &Names, versions: &[(i64, &str)]) -> String {
+    format!("{HEAD}{}", statement(names, versions))
 }
 
-pub(crate) fn migration(names: &Names, version: i64, text: &str) -> String {
-    names.fill(&format!("{text}\ninsert into {{schema}} (version) values ({version});\n"))
+fn statement(names: &Names, versions: &[(i64, &str)]) -> String {
+    let home = names.schema().map_or(FOUND_HOME.into(), |schema| NAMED_HOME.replace("{schema_name}", schema));
+    let mut body = GROUND.replace("{home}", &home).replace("{whole}", &names.whole());
+    for (version, text) in versions {
+        // Writing to a string does not fail.
+        let _ = write!(
+            body,
+            "\n    if present < {version} then\n{}\n\n        insert into {{schema}} (version) values ({version});\n    end if;\n",
+            text.replace("$$", &names.quote("body")).trim_end()
+        );
+    }
+    let quote = names.quote("pillarbox");
+    names.fill(&format!(
+        "do {quote}\ndeclare\n    path_before constant text := current_setting('search_path');\n    home text;\n    \
+         present bigint;\nbegin\n{body}\n    perform set_config('search_path', path_before, true);\nend {quote};\n"
+    ))
+}
+
+/// Runs it in a transaction, and returns the versions that it has brought.
+pub(crate) async fn run_in(
+    tx: &mut PgConnection,
+    names: &Names,
+    versions: &[(i64, &str)],
+) -> Result<Vec<i64>, StoreError> {
+    let refused = |error| error::of_migration(error, names);
+    sqlx::raw_sql(AssertSqlSafe(statement(names, versions))).execute(&mut *tx).await.map_err(refused)?;
+    let brought = "select version from {schema} where xmin = pg_current_xact_id()::xid order by version";
+    let rows = sqlx::query(names.statement(brought)).persistent(false).fetch_all(tx).await.map_err(error::of)?;
+    rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(error::of)
 }
 
 impl PostgresStore {
     pub(crate) async fn run_migrations(&self) -> Result<(), StoreError> {
         // Most starts find nothing to do, and need no lock to see it.
         if self.version().await? == Some(VERSION) {
-            return Ok(());
+            return self.check_place(true).await;
         }
         let mut entered = self.0.settles.enter().await?;
         entered.begin().await?;
-        self.migrate_in(entered.connection().map_err(error::of)?).await?;
-        entered.commit().await
-    }
-
-    async fn migrate_in(&self, tx: &mut PgConnection) -> Result<(), StoreError> {
-        // Of several processes one migrates, and the others wait and find it done.
-        sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))")
-            .persistent(false)
-            .bind(format!("pillarbox {}", self.0.names.whole()))
-            .execute(&mut *tx)
-            .await
-            .map_err(error::of)?;
-        sqlx::raw_sql(AssertSqlSafe(ground(&self.0.names))).execute(&mut *tx).await.map_err(error::of)?;
-        let present = self.version_in(&mut *tx).await?.unwrap_or(0);
-        refuse_newer(present)?;
-        for (version, text) in MIGRATIONS.into_iter().filter(|(version, _)| *version > present) {
-            let sql = migration(&self.0.names, version, text);
-            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(error::of)?;
+        let tx = entered.connection().map_err(error::of)?;
+        let brought = run_in(tx, &self.0.names, &MIGRATIONS).await?;
+        refuse_newer(self.version_in(tx).await?.unwrap_or(0))?;
+        entered.commit().await?;
+        for version in brought {
             tracing::info!(version, prefix = self.prefix(), "migrated the outbox's tables");
         }
         Ok(())
@@ -70,7 +129,7 @@ impl PostgresStore {
 
     pub(crate) async fn check_version(&self) -> Result<(), StoreError> {
         match self.version().await? {
-            Some(VERSION) => Ok(()),
+            Some(VERSION) => self.check_place(false).await,
             Some(older) if older < VERSION => Err(StoreError::new(
                 StoreErrorKind::Schema,
                 format!("the outbox's tables are of version {older}, and {VERSION} is needed: run the migrations"),
@@ -81,6 +140,34 @@ impl PostgresStore {
                 format!("there are no tables with the prefix {:?}: run the migrations", self.0.names.whole()),
             )),
         }
+    }
+
+    /// What a role that reads would not notice: without a right on the sequence newer servers answer null in place of its
+    /// last number, and the position would stay where it is for ever. A role that only writes needs it not.
+    async fn check_place(&self, migrating: bool) -> Result<(), StoreError> {
+        let mut entered = self.0.settles.enter().await?;
+        let connection = entered.begin_reading().await.map_err(error::of)?;
+        let row = sqlx::query(self.0.names.statement(PLACE)).persistent(false).fetch_one(connection).await;
+        let (grant, schema, first): (Option<String>, String, Option<String>) =
+            row.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))).map_err(error::of)?;
+        entered.end_reading().await.map_err(error::of)?;
+        entered.leave();
+        if let Some(grant) = grant {
+            return Err(StoreError::new(
+                StoreErrorKind::Rejected,
+                format!("the role may not see how far the numbers of the events have come: run `{grant}`"),
+            ));
+        }
+        if migrating && self.schema().is_none() && first.as_ref().is_some_and(|first| *first != schema) {
+            tracing::warn!(
+                schema,
+                first,
+                prefix = self.prefix(),
+                "the outbox's tables were found on the search path behind its first schema, and are used as they are: to have \
+                 others in the first one name it (Options::schema, `--schema`); to keep these name theirs"
+            );
+        }
+        Ok(())
     }
 
     async fn version(&self) -> Result<Option<i64>, StoreError> {
@@ -98,7 +185,7 @@ impl PostgresStore {
     }
 
     async fn version_in(&self, connection: &mut PgConnection) -> Result<Option<i64>, StoreError> {
-        let row = sqlx::query(self.0.names.statement("select max(version) from {schema}"))
+        let row = sqlx::query(self.0.names.statement(PRESENT))
             .persistent(false)
             .fetch_one(connection)
             .await

@@ -1,6 +1,6 @@
 //! The store: how it is opened, and the connections it keeps.
 
-use std::{fmt, future::Future, str::FromStr, sync::Arc, time::Duration};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use pillarbox_core::port::{StoreError, StoreErrorKind};
 use sqlx::{
@@ -13,7 +13,6 @@ use crate::{
     action::ActionSql,
     admin::AdminSql,
     connection::Line,
-    error,
     kept::Kept,
     life::{Life, LifeSql},
     own::OwnSql,
@@ -21,6 +20,7 @@ use crate::{
     settle::SettleSql,
     tables::Names,
     upkeep::UpkeepSql,
+    url,
     wake::Listening,
     work::Work,
     writer::WriteSql,
@@ -78,7 +78,8 @@ pub(crate) struct Sql {
 }
 
 impl Options {
-    /// Table names with the prefix `outbox_` in the first schema of the search path, and a pool of 4.
+    /// Table names with the prefix `outbox_`, found by the search path and else made in its first schema, and a pool
+    /// of 4. Where search paths differ, by role or by tenant, name the [`schema`](Self::schema).
     pub fn new() -> Self {
         Self {
             schema: None,
@@ -91,7 +92,8 @@ impl Options {
         }
     }
 
-    /// Keeps the tables in this schema, which the migrations make if it is missing.
+    /// Keeps the tables in this schema, which the migrations make if it is missing. Its name has letters, digits, `_`,
+    /// `-` and `$`, as they are written here: it is quoted.
     #[must_use]
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = Some(schema.into());
@@ -148,10 +150,9 @@ impl Options {
     /// Opens the store by a URL, `postgres://user:password@host:port/database?sslmode=...`. Connections are made when
     /// they are needed.
     pub fn open(mut self, url: impl AsRef<str>) -> Result<PostgresStore, StoreError> {
-        let (url, pooler) = without_pooler(url.as_ref())?;
-        self.behind_pooler |= pooler;
-        let connect = PgConnectOptions::from_str(&url).map_err(error::of)?;
-        let connect = self.own_options(connect);
+        let read = url::read(url.as_ref())?;
+        self.behind_pooler |= read.behind_pooler;
+        let connect = self.own_options(read.connect);
         let pool = PgPoolOptions::new()
             .max_connections(self.pool_size.max(1))
             .acquire_timeout(self.answer_within)
@@ -267,51 +268,5 @@ impl fmt::Debug for PostgresStore {
             .field("schema", &self.schema())
             .field("prefix", &self.prefix())
             .finish_non_exhaustive()
-    }
-}
-
-/// Takes our own parameter out of a URL; says whether a pooler in transaction mode is named.
-fn without_pooler(url: &str) -> Result<(String, bool), StoreError> {
-    let Some((base, query)) = url.split_once('?') else {
-        return Ok((url.to_owned(), false));
-    };
-    let mut pooler = false;
-    let mut rest = Vec::new();
-    for parameter in query.split('&') {
-        match parameter.split_once('=') {
-            Some(("pillarbox_pooler", "transaction")) => pooler = true,
-            Some(("pillarbox_pooler", "session")) => {}
-            Some(("pillarbox_pooler", other)) => {
-                return Err(StoreError::new(
-                    StoreErrorKind::Rejected,
-                    format!(
-                        "`pillarbox_pooler` is {other:?} in the database URL, and `transaction` or `session` is expected"
-                    ),
-                ));
-            }
-            _ => rest.push(parameter),
-        }
-    }
-    let url = if rest.is_empty() { base.to_owned() } else { format!("{base}?{}", rest.join("&")) };
-    Ok((url, pooler))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn our_parameter_is_taken_out_of_the_url() {
-        for (url, rest, pooler) in [
-            ("postgres://a@b/c", "postgres://a@b/c", false),
-            ("postgres://a@b/c?pillarbox_pooler=transaction", "postgres://a@b/c", true),
-            ("postgres://a@b/c?x=1&pillarbox_pooler=transaction&y=2", "postgres://a@b/c?x=1&y=2", true),
-            ("postgres://a@b/c?pillarbox_pooler=session&y=2", "postgres://a@b/c?y=2", false),
-        ] {
-            assert_eq!(without_pooler(url).unwrap(), (rest.to_owned(), pooler), "{url}");
-        }
-        let error = without_pooler("postgres://a:secret@b/c?pillarbox_pooler=statement").unwrap_err();
-        assert!(error.to_string().contains("`transaction` or `session`"), "{error}");
-        assert!(!format!("{error:?}").contains("secret"));
     }
 }

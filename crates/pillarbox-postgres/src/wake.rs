@@ -38,7 +38,7 @@ pub(crate) struct Listening {
 
 impl Listening {
     pub(crate) fn new(options: PgConnectOptions, connect_within: Duration, names: &Names) -> Self {
-        let channel = format!("{}wake", names.whole());
+        let channel = channel(names);
         let sender = format!("{:016x}", fastrand::u64(..));
         Self {
             options,
@@ -100,6 +100,21 @@ impl Listening {
             }
         }
     }
+}
+
+/// The server refuses longer names. By a hash of their own, outboxes with long names are apart; if two should be alike, they
+/// wake each other in vain.
+fn channel(names: &Names) -> String {
+    const LIMIT: usize = 63;
+    let channel = format!("{}wake", names.whole());
+    if channel.len() <= LIMIT {
+        return channel;
+    }
+    // FNV-1a: the same in every build of every program that listens.
+    let hash = channel
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    format!("pillarbox_wake_{hash:016x}")
 }
 
 impl WakeStore for PostgresStore {
@@ -190,5 +205,27 @@ impl PostgresStore {
         entered.end_reading().await.map_err(error::of)?;
         entered.leave();
         row.try_get(0).map_err(error::of)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_has_a_name_that_the_server_takes_and_no_two_have_one() {
+        let of = |schema: Option<&str>, prefix: &str| channel(&Names::new(schema, prefix).unwrap());
+        // As older programs call it.
+        assert_eq!(of(None, "outbox_"), "outbox_wake");
+        assert_eq!(of(Some("Shop"), "my_"), "Shop.my_wake");
+        let (schema, prefix) = ("s".repeat(63), "p".repeat(32));
+        let mut channels =
+            vec![of(Some(&schema), &prefix), of(Some(&schema[1..]), &prefix), of(Some(&schema), &prefix[1..])];
+        channels.extend((1..64).map(|long| of(Some(&schema[..long]), "outbox_")));
+        assert!(channels.iter().all(|channel| channel.len() <= 63), "{channels:?}");
+        let all = channels.len();
+        channels.sort();
+        channels.dedup();
+        assert_eq!(channels.len(), all);
     }
 }

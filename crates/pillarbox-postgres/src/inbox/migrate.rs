@@ -12,12 +12,12 @@ use pillarbox_core::{
     },
     port::{BoxFuture, InboxUpkeep, StoreError, StoreErrorKind},
 };
-use sqlx::{AssertSqlSafe, PgConnection, Row as _};
+use sqlx::{PgConnection, Row as _};
 
 use super::PostgresInbox;
 use crate::{
     Options, error,
-    migrate::{ground, migration},
+    migrate::{PRESENT, run_in, text},
     row::Time,
     tables::statements,
 };
@@ -28,7 +28,7 @@ const MIGRATIONS: [(i64, &str); 1] = [(1, include_str!("../../migrations/inbox_0
 const VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
 statements!(UpkeepSql {
-    version: "select max(version) from {schema}",
+    version: PRESENT,
     agree: "insert into {window} (one, bucket_micros) values (1, $1) on conflict do nothing",
     agreed: "select bucket_micros from {window}",
     clock: "select {now}",
@@ -48,8 +48,7 @@ impl Options {
     /// [`Options::migration_sql`] has those of the outbox. The prefix of the inbox is `inbox_` by default.
     pub fn inbox_migration_sql(&self, prefix: &str) -> Result<String, StoreError> {
         let names = super::names(self.schema.as_deref(), prefix, &self.prefix)?;
-        let texts: String = MIGRATIONS.into_iter().map(|(version, text)| migration(&names, version, text)).collect();
-        Ok(format!("begin;\n\n{}\n{texts}\ncommit;\n", ground(&names)))
+        Ok(text(&names, &MIGRATIONS))
     }
 }
 
@@ -61,20 +60,9 @@ impl PostgresInbox {
         }
         let mut entered = self.0.upkeep.enter().await?;
         entered.begin().await?;
-        self.migrate_in(entered.connection().map_err(error::of)?).await?;
-        entered.commit().await
-    }
-
-    async fn migrate_in(&self, tx: &mut PgConnection) -> Result<(), StoreError> {
-        // Of several processes one migrates, and the others wait and find it done.
-        sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))")
-            .persistent(false)
-            .bind(format!("pillarbox {}", self.0.names.whole()))
-            .execute(&mut *tx)
-            .await
-            .map_err(error::of)?;
-        sqlx::raw_sql(AssertSqlSafe(ground(&self.0.names))).execute(&mut *tx).await.map_err(error::of)?;
-        let present = self.version_in(&mut *tx).await?.unwrap_or(0);
+        let tx = entered.connection().map_err(error::of)?;
+        let brought = run_in(tx, &self.0.names, &MIGRATIONS).await?;
+        let present = self.version_in(tx).await?.unwrap_or(0);
         if present > VERSION {
             return Err(StoreError::new(
                 StoreErrorKind::Schema,
@@ -83,9 +71,8 @@ impl PostgresInbox {
                 ),
             ));
         }
-        for (version, text) in MIGRATIONS.into_iter().filter(|(version, _)| *version > present) {
-            let sql = migration(&self.0.names, version, text);
-            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(error::of)?;
+        entered.commit().await?;
+        for version in brought {
             tracing::info!(version, prefix = self.prefix(), "migrated the inbox's tables");
         }
         Ok(())

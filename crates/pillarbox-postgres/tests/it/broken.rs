@@ -197,6 +197,28 @@ async fn hints_reach_other_processes_and_a_broken_listener_says_so() {
     assert!(other.wants_hints() && !outbox.another(Options::new().behind_pooler()).wants_hints());
 }
 
+/// The server takes channels of 63 bytes.
+#[tokio::test]
+async fn hints_reach_other_processes_with_the_longest_names() {
+    let database = Shared::Postgres.database();
+    let options = || Options::new().schema("s".repeat(63)).prefix("p".repeat(32));
+    let [one, other] = [(); 2].map(|()| options().open(database.url()).unwrap());
+    one.migrate().await.unwrap();
+    let within = Duration::from_secs(10);
+    tokio::time::timeout(within, other.news()).await.unwrap().unwrap();
+    one.hint([Partition(3)].into_iter().collect()).await.unwrap();
+    tokio::time::timeout(within, other.news()).await.unwrap().unwrap();
+    one.hint_fleet().await.unwrap();
+    // Who waits for events passes on what is said of the nodes.
+    let said = async {
+        tokio::select! {
+            said = other.fleet_news() => said.unwrap(),
+            events = other.news() => panic!("no event was told of, and {events:?} came"),
+        }
+    };
+    tokio::time::timeout(within, said).await.unwrap();
+}
+
 /// A socket belongs to the runtime that opened it: a line that is used from another opens one of its own.
 #[test]
 fn a_blocked_runtime_does_not_starve_the_renewal() {

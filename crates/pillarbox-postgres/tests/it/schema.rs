@@ -5,12 +5,12 @@ use std::time::Duration;
 use pillarbox_core::Outbox as Engine;
 use pillarbox_core::domain::{Key, Partition};
 use pillarbox_core::port::{
-    OwnStore as _, Position, ReadStore as _, Row, StoreErrorKind, TransactStore as _, UpkeepStore as _, WriteStore as _,
+    Position, ReadStore as _, Row, StoreErrorKind, TransactStore as _, UpkeepStore as _, WriteStore as _,
 };
 use pillarbox_postgres::{Options, PostgresStore, VERSION};
 use pillarbox_testkit::{Probe, servers::Shared, told};
 
-use crate::support::{MINUTE, Outbox, event, keyed, new_row, owner, page};
+use crate::support::{Outbox, event, keyed, new_row, owner, page};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn eight_at_once_migrate_once() {
@@ -43,30 +43,6 @@ async fn tables_of_a_newer_version_are_refused() {
         assert_eq!(error.kind(), StoreErrorKind::Schema);
         assert!(error.to_string().contains("update the program"), "{error}");
     }
-}
-
-/// With a node of the older program among them, and an event that waits.
-#[tokio::test]
-async fn tables_of_an_older_version_are_brought_up_to_date_and_keep_what_is_in_them() {
-    let database = Shared::Postgres.database();
-    let text = Options::new().migration_sql().unwrap();
-    let (first, _) = text.split_once("-- The server's life").unwrap();
-    database.run(&format!("{first} commit;")).unwrap();
-    let older = "insert into outbox_instance (id, until, routes, in_flight)
-            values ('old', now() + interval '1 hour', '[]', 1);
-        insert into outbox_event (event_type, payload) values ('Placed', '7')";
-    database.run(older).unwrap();
-
-    let store = PostgresStore::open(database.url()).unwrap();
-    let error = store.check().await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Schema);
-    assert!(error.to_string().contains("of version 1") && error.to_string().contains("run the migrations"), "{error}");
-    store.migrate().await.unwrap();
-    store.check().await.unwrap();
-    let (lease, _) = owner(&store, "new").await;
-    assert!(store.renew(&lease, MINUTE).await.unwrap().is_some());
-    assert_eq!(page(&store, &Position::START, 10).await.rows.len(), 1);
-    assert_eq!(database.run("select count(*) from outbox_instance").unwrap().trim(), "2");
 }
 
 #[tokio::test]

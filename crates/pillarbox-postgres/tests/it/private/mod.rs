@@ -3,5 +3,6 @@
 
 mod cost;
 mod crash;
+mod place;
 mod standby;
 mod tls;
