@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    str::FromStr,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
@@ -166,8 +165,7 @@ impl Options {
     /// Opens the store at a URL such as `mysql://user:password@host:3306/database`. Encryption is set there too:
     /// `?ssl-mode=VERIFY_IDENTITY&ssl-ca=/path/to/ca.pem`.
     pub async fn open(self, url: impl AsRef<str>) -> Result<MySqlStore, StoreError> {
-        let connect = MySqlConnectOptions::from_str(url.as_ref()).map_err(without_url)?;
-        let connect = self.own_options(connect);
+        let connect = self.own_options(crate::url::read(url.as_ref())?);
         let pool = MySqlPoolOptions::new()
             .max_connections(self.pool_size.max(1))
             // A round trip beside the three of a small transaction: only for those that have rested.
@@ -306,14 +304,5 @@ pub(crate) fn step_refused(step: i64) -> String {
     format!(
         "auto_increment_increment is {step}, and 1 is needed: numbers of several counters tell no order, so let one \
          server take all writes"
-    )
-}
-
-/// An error about a URL, without what the URL holds.
-fn without_url(error: sqlx::Error) -> StoreError {
-    drop(error);
-    StoreError::new(
-        StoreErrorKind::Rejected,
-        "the database URL can't be understood: use `mysql://user:password@host/database`",
     )
 }
