@@ -3,6 +3,7 @@
 
 mod binary_log;
 mod crash;
+mod goodbye;
 mod read_only;
 mod tls;
 
