@@ -6,14 +6,17 @@
 use std::{
     future::Future,
     ops::{Deref, DerefMut},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use futures_util::FutureExt as _;
 use pillarbox_core::port::{StoreError, StoreErrorKind};
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _, MySqlConnection, mysql::MySqlConnectOptions};
 use tokio::{
     runtime::{Handle, Id},
     sync::{Mutex, MutexGuard},
+    task::AbortHandle,
     time::{sleep, timeout},
 };
 
@@ -24,6 +27,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 const PING: Duration = Duration::from_secs(5);
 /// After so long without use a connection may be gone: the server, or something on the way, has closed it.
 const IDLE: Duration = Duration::from_secs(5);
+/// After so long without use a connection is closed, before the server does so by the `wait_timeout` of [`SESSION`].
+const REST: Duration = Duration::from_secs(10);
 /// How often a transaction that lost against another is run in all.
 const TRIES: u32 = 5;
 
@@ -41,8 +46,11 @@ const SESSION: &str = "set \
 pub(crate) struct Line {
     options: MySqlConnectOptions,
     isolation: Isolation,
-    slot: Mutex<Option<Idle>>,
+    rest: Duration,
+    slot: Slot,
 }
+
+type Slot = Arc<Mutex<Option<Idle>>>;
 
 /// What transactions of a line see.
 #[derive(Clone, Copy, Debug)]
@@ -62,14 +70,28 @@ struct Idle {
 
 #[derive(Debug)]
 struct Session {
-    connection: MySqlConnection,
+    // Taken when it is dropped.
+    connection: Option<MySqlConnection>,
     /// The server's life, once it was asked for.
     life: Option<Life>,
+    /// What closes it when it has rested.
+    watch: AbortHandle,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.watch.abort();
+        if let Some(connection) = self.connection.take() {
+            // The goodbye is a few bytes, for which there is room on its way: one look sends them, wherever this is called. Where
+            // there is none, the server has more to complain of than a client that vanishes.
+            let _ = connection.close().now_or_never();
+        }
+    }
 }
 
 impl Line {
     pub(crate) fn new(options: MySqlConnectOptions, isolation: Isolation) -> Self {
-        Self { options, isolation, slot: Mutex::default() }
+        Self { options, isolation, rest: REST, slot: Slot::default() }
     }
 
     /// Another connection of the same kind.
@@ -98,9 +120,39 @@ impl Line {
         };
         let session = match session {
             Some(session) => session,
-            None => Session { connection: self.open().await?, life: None },
+            None => Session { connection: Some(self.open().await?), life: None, watch: self.watch() },
         };
         Ok(Entered { slot, session: Some(session), runtime })
+    }
+
+    /// Closes the connection once nobody has used it for a while.
+    fn watch(&self) -> AbortHandle {
+        let (slot, rest) = (Arc::downgrade(&self.slot), self.rest);
+        let watching = tokio::spawn(async move {
+            let mut wait = rest;
+            loop {
+                sleep(wait).await;
+                let Some(slot) = slot.upgrade() else { return };
+                wait = match slot.try_lock() {
+                    Ok(mut idle) => {
+                        let rested = idle.as_ref().map_or(rest, |idle| idle.since.elapsed());
+                        if rested >= rest {
+                            *idle = None;
+                            return;
+                        }
+                        rest.saturating_sub(rested)
+                    }
+                    // In use.
+                    Err(_) => rest,
+                };
+            }
+        });
+        watching.abort_handle()
+    }
+
+    /// Closes the connection, after whoever has it. The next to enter opens another.
+    pub(crate) async fn close(&self) {
+        *self.slot.lock().await = None;
     }
 
     /// Begins a transaction. Dropping it rolls back.
@@ -128,8 +180,14 @@ impl Line {
     }
 }
 
+impl Session {
+    fn in_use(&mut self) -> &mut MySqlConnection {
+        self.connection.as_mut().expect("a connection in use")
+    }
+}
+
 async fn alive(mut idle: Idle) -> Option<Session> {
-    if idle.since.elapsed() > IDLE && !matches!(timeout(PING, idle.session.connection.ping()).await, Ok(Ok(()))) {
+    if idle.since.elapsed() > IDLE && !matches!(timeout(PING, idle.session.in_use().ping()).await, Ok(Ok(()))) {
         return None;
     }
     Some(idle.session)
@@ -150,7 +208,7 @@ impl Entered<'_> {
         if let Some(life) = &session.life {
             return Ok(life.clone());
         }
-        let life = Life::of(&mut session.connection).await?;
+        let life = Life::of(session.in_use()).await?;
         Ok(session.life.insert(life).clone())
     }
 
@@ -180,13 +238,13 @@ impl Deref for Entered<'_> {
     type Target = MySqlConnection;
 
     fn deref(&self) -> &MySqlConnection {
-        &self.session.as_ref().expect("a connection in use").connection
+        self.session.as_ref().and_then(|session| session.connection.as_ref()).expect("a connection in use")
     }
 }
 
 impl DerefMut for Entered<'_> {
     fn deref_mut(&mut self) -> &mut MySqlConnection {
-        &mut self.session.as_mut().expect("a connection in use").connection
+        self.session.as_mut().expect("a connection in use").in_use()
     }
 }
 
@@ -204,5 +262,37 @@ where
             }
             other => return other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MySqlStore, plans::for_each_server};
+
+    #[tokio::test]
+    async fn a_connection_that_rests_is_closed_and_one_in_use_is_not() {
+        for_each_server(async |server| {
+            let database = server.database();
+            let store = MySqlStore::open(database.url()).await.unwrap();
+            let line = Line { rest: Duration::from_millis(200), ..store.0.settles.beside() };
+            let id = async |entered: &mut Entered<'_>| -> u64 {
+                sqlx::query_scalar("select connection_id()").fetch_one(&mut **entered).await.unwrap()
+            };
+            let mut entered = line.enter().await.unwrap();
+            let first = id(&mut entered).await;
+            sleep(line.rest * 3).await;
+            assert_eq!(id(&mut entered).await, first, "in use");
+            entered.done();
+            assert_eq!(id(&mut line.enter().await.unwrap()).await, first, "not done, and closed");
+            let mut entered = line.enter().await.unwrap();
+            assert_ne!(id(&mut entered).await, first);
+            entered.done();
+            while line.slot.lock().await.is_some() {
+                sleep(Duration::from_millis(10)).await;
+            }
+            assert!(line.enter().await.is_ok(), "opened again");
+        })
+        .await;
     }
 }

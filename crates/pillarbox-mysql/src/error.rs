@@ -58,15 +58,23 @@ const CHANGED: u16 = 1020;
 /// A check of the table: MySQL, MariaDB.
 pub(crate) const CHECKS: [u16; 2] = [3819, 4025];
 /// What was asked for needs a right that the user does not have.
-pub(crate) const DENIED: [u16; 7] = [1044, 1142, 1143, 1227, 1370, 1418, 1419];
+pub(crate) const DENIED: [u16; 7] = [1044, 1142, 1143, 1227, 1370, UNSAFE_FUNCTION, BINARY_LOG];
+/// Of a function, where the server writes a binary log.
+pub(crate) const UNSAFE_FUNCTION: u16 = 1418;
+pub(crate) const BINARY_LOG: u16 = 1419;
+/// A function of this name is there.
+pub(crate) const FUNCTION_THERE: u16 = 1304;
 /// The server goes down, or has ended this connection.
 const LOST: [u16; 9] = [1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161];
 /// The server has no room for another connection, or no memory or disk just now, or a statement was ended.
 const BUSY: [u16; 10] = [1021, 1037, 1040, 1041, 1129, 1203, 1226, 1317, 1969, 3024];
 /// The server takes no writes: a replica, or one that is about to change its role.
 const READ_ONLY: [u16; 4] = [1290, 1792, 1836, 3032];
-/// No such database, table, column, index or function.
-const MISSING: [u16; 7] = [1049, 1051, 1054, 1146, 1176, 1305, 1412];
+const NO_DATABASE: u16 = 1049;
+pub(crate) const NO_COLUMN: u16 = 1054;
+pub(crate) const NO_TABLE: u16 = 1146;
+/// No such table, column, index or function.
+const MISSING: [u16; 6] = [1051, NO_COLUMN, NO_TABLE, 1176, 1305, 1412];
 const LOGIN: [u16; 4] = [1045, 1698, 1251, 3118];
 
 const BROKEN: &str = "the connection to the server broke";
@@ -88,6 +96,9 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
                 "tables of the outbox, or of the inbox, are missing or of another version: run the migrations (`pillarbox migrate`, \
                  and with --inbox for those of an inbox)",
             ),
+            NO_DATABASE => {
+                (Rejected, "there is no such database: create it, or correct the database URL, or the schema")
+            }
             number if LOGIN.contains(&number) => (Rejected, "the server refuses the user or the password"),
             number if DENIED.contains(&number) => (Rejected, "the user lacks a right that the statement needs"),
             _ => (Rejected, "the server refused the statement"),

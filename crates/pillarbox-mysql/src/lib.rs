@@ -67,6 +67,7 @@ mod settle;
 mod store;
 mod tables;
 mod upkeep;
+mod url;
 mod wake;
 mod water;
 mod work;

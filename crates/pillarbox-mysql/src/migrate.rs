@@ -23,6 +23,12 @@ pub(crate) const SCHEMA_TABLE: &str = "create table if not exists {schema} (vers
 /// Apart from the tables, since the rights to make it may be missing, and the outbox itself needs it not.
 const PARTITION_OF: &str = include_str!("../migrations/partition_of.sql");
 
+/// A client stops at the first error.
+const FUNCTION_COMES_LAST: &str = "
+-- The tables are complete. What follows is for writers of plain SQL, and needs CREATE ROUTINE and ALTER ROUTINE; where the
+-- server writes a binary log also SUPER, or log_bin_trust_function_creators = 1. The outbox works without it.
+";
+
 /// How many seconds a process waits for another that migrates.
 const PATIENCE: i64 = 60;
 
@@ -32,7 +38,8 @@ pub(crate) fn text(names: &Names) -> String {
     for (version, sql) in MIGRATIONS {
         let _ = write!(text, "\n{sql}\ninsert ignore into {{schema}} (version) values ({version});\n");
     }
-    text.push_str("\ndrop function if exists {partition_of};\ndelimiter //\n");
+    text.push_str(FUNCTION_COMES_LAST);
+    text.push_str("drop function if exists {partition_of};\ndelimiter //\n");
     text.push_str(PARTITION_OF);
     text.push_str("//\ndelimiter ;\n");
     fill(names, &text)
@@ -50,48 +57,125 @@ fn fill(names: &Names, text: &str) -> String {
     names.fill(&text.replace("{ulid_time}", &digits.join(", ")))
 }
 
+/// The tables that a text makes, each with its columns.
+fn tables(sql: &str) -> Vec<(&str, Vec<&str>)> {
+    const NO_COLUMNS: [&str; 5] = ["--", "constraint", "index", "primary", "unique"];
+    let begun = sql.split("create table if not exists {").skip(1);
+    begun
+        .filter_map(|text| {
+            let (name, rest) = text.split_once("} (\n")?;
+            let (body, _) = rest.split_once("\n)")?;
+            let words = body.lines().filter_map(|line| line.split_whitespace().next());
+            let columns = words.filter(|word| !NO_COLUMNS.contains(word)).map(|word| word.trim_matches('`'));
+            Some((name, columns.collect()))
+        })
+        .collect()
+}
+
+/// Refuses a text that would pass over another's table: `create table if not exists` asks for the name alone. A table of
+/// ours, from a migration that was cut off, is whole.
+pub(crate) async fn refuse_foreign(
+    connection: &mut MySqlConnection,
+    names: &Names,
+    sql: &str,
+) -> Result<(), StoreError> {
+    let versions = ("schema", vec!["version", "applied_at"]);
+    for (table, columns) in std::iter::once(versions).chain(tables(sql)) {
+        let look = names.statement(&format!("select `{}` from {{{table}}} limit 0", columns.join("`, `")));
+        let Err(error) = sqlx::raw_sql(look).execute(&mut *connection).await else { continue };
+        match error::number(&error) {
+            Some(error::NO_TABLE) => {}
+            Some(error::NO_COLUMN) => {
+                return Err(StoreError::new(
+                    StoreErrorKind::Rejected,
+                    format!(
+                        "a table {}{table} is there that Pillarbox did not make: choose another prefix",
+                        names.prefix()
+                    ),
+                ));
+            }
+            _ => return Err(error::of(error)),
+        }
+    }
+    Ok(())
+}
+
 impl MySqlStore {
-    pub(crate) async fn run_migrations(&self) -> Result<(), StoreError> {
+    /// Brings the tables to this program's version, as `migrate` does, and tells what is left for an administrator, in
+    /// words for people. The outbox itself works without it.
+    pub async fn migrate_and_tell(&self) -> Result<Vec<String>, StoreError> {
+        Ok(self.run_migrations().await?.into_iter().collect())
+    }
+
+    pub(crate) async fn run_migrations(&self) -> Result<Option<String>, StoreError> {
         let mut entered = self.0.settles.enter().await?;
         self.check_server(&mut entered).await?;
-        // Most starts find nothing to do, and need no lock to see it.
-        if self.version(&mut entered).await? != Some(VERSION) || !self.has_function(&mut entered).await? {
+        // Most starts find nothing to do, and need neither a lock to see it nor the right to make tables.
+        let is_current = self.version(&mut entered).await? == Some(VERSION);
+        if !is_current {
             lock(&mut entered, &self.0.names).await?;
             self.migrate_locked(&mut entered).await?;
+        }
+        let left = self.make_function(&mut entered).await?;
+        if !is_current {
             run(&mut entered, "select release_all_locks()".into()).await.or_else(|_| Ok(()))?;
         }
         entered.done();
-        Ok(())
+        match &left {
+            // Most nodes have no right to see the function, and it may be there.
+            Some(words) if is_current => tracing::info!(prefix = self.prefix(), "{words}"),
+            Some(words) => tracing::warn!(prefix = self.prefix(), "{words}"),
+            None => {}
+        }
+        Ok(left)
     }
 
     async fn migrate_locked(&self, connection: &mut MySqlConnection) -> Result<(), StoreError> {
         let names = &self.0.names;
-        run(connection, names.fill(SCHEMA_TABLE)).await?;
         let present = self.version(connection).await?.unwrap_or(0);
         refuse_newer(present)?;
         for (version, sql) in MIGRATIONS.into_iter().filter(|(version, _)| *version > present) {
+            refuse_foreign(connection, names, sql).await?;
+            run(connection, names.fill(SCHEMA_TABLE)).await?;
             run(connection, fill(names, sql)).await?;
             run(connection, names.fill(&format!("insert ignore into {{schema}} (version) values ({version})"))).await?;
             tracing::info!(version, prefix = self.prefix(), "migrated the outbox's tables");
         }
+        Ok(())
+    }
+
+    /// Makes the function that writers of plain SQL call, if it is missing. Returns words on what is left to do if the user
+    /// has no right to make it.
+    async fn make_function(&self, connection: &mut MySqlConnection) -> Result<Option<String>, StoreError> {
         if self.has_function(connection).await? {
-            return Ok(());
+            return Ok(None);
         }
-        let made = sqlx::raw_sql(AssertSqlSafe(names.fill(PARTITION_OF))).execute(connection).await;
-        match made {
-            Ok(_) => Ok(()),
-            Err(error) if error::number(&error).is_some_and(|number| error::DENIED.contains(&number)) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "the function {}partition_of could not be made, so events with a key can't be written in plain SQL; \
-                     the outbox itself does not need it. Grant CREATE ROUTINE, and where the server writes a binary log \
-                     set log_bin_trust_function_creators = 1, or let an administrator run Options::migration_sql",
-                    self.prefix()
-                );
-                Ok(())
-            }
-            Err(error) => Err(error::of(error)),
+        let making = sqlx::raw_sql(AssertSqlSafe(self.0.names.fill(PARTITION_OF)));
+        let Err(error) = making.execute(connection).await else { return Ok(None) };
+        match error::number(&error) {
+            Some(error::FUNCTION_THERE) => Ok(None),
+            Some(number) if error::DENIED.contains(&number) => Ok(Some(self.function_is_left(number))),
+            _ => Err(error::of(error)),
         }
+    }
+
+    fn function_is_left(&self, number: u16) -> String {
+        let (why, remedy) = match number {
+            error::BINARY_LOG | error::UNSAFE_FUNCTION => (
+                "is missing: the server writes a binary log, and lets nobody without SUPER make functions",
+                "set global log_bin_trust_function_creators = 1",
+            ),
+            _ => (
+                "is missing, or hidden from this user, who may not make it",
+                "grant create routine on DATABASE.* to USER",
+            ),
+        };
+        format!(
+            "the function {}partition_of {why}. Without it plain SQL can't write events with a key; everything else works. Let \
+             an administrator run `{remedy}` and then migrate again, or run the end of what `pillarbox migrate --print` \
+             prints",
+            self.prefix()
+        )
     }
 
     pub(crate) async fn check_version(&self) -> Result<(), StoreError> {
@@ -122,6 +206,7 @@ impl MySqlStore {
         }
     }
 
+    /// Whether the function is there, and not hidden from this user: nothing tells the two apart.
     async fn has_function(&self, connection: &mut MySqlConnection) -> Result<bool, StoreError> {
         let row = sqlx::query(
             "select count(*) from information_schema.routines \
@@ -167,4 +252,21 @@ fn refuse_newer(present: i64) -> Result<(), StoreError> {
             "the outbox's tables are of version {present}, newer than this program's {VERSION}: update the program"
         ),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_columns_of_each_table_are_found_in_the_text() {
+        let found = tables(MIGRATIONS[0].1);
+        let names: Vec<_> = found.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["event", "hold", "instance", "partition", "dedup", "action"]);
+        assert_eq!(found[0].1.len(), 20, "{:?}", found[0].1);
+        assert_eq!(found[1].1, ["partition", "kind", "name", "from_seq", "space"]);
+        for (_, columns) in found {
+            assert!(columns.iter().all(|column| column.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')));
+        }
+    }
 }

@@ -2,11 +2,14 @@
 
 use std::{
     fmt,
-    str::FromStr,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use pillarbox_core::port::{StoreError, StoreErrorKind};
 use sqlx::{
     ConnectOptions as _, Connection as _, MySqlConnection, MySqlPool, Row as _,
@@ -57,6 +60,10 @@ pub struct Options {
 pub(crate) struct Inner {
     pub(crate) names: Names,
     pub(crate) pool: MySqlPool,
+    /// Whether only this store can have the pool: it was opened here, and nobody has asked for it.
+    pool_is_ours: AtomicBool,
+    /// Whether it was opened here.
+    opened_pool: bool,
     /// For transactional handlers.
     pub(crate) work: MySqlPool,
     pub(crate) settles: Line,
@@ -166,8 +173,7 @@ impl Options {
     /// Opens the store at a URL such as `mysql://user:password@host:3306/database`. Encryption is set there too:
     /// `?ssl-mode=VERIFY_IDENTITY&ssl-ca=/path/to/ca.pem`.
     pub async fn open(self, url: impl AsRef<str>) -> Result<MySqlStore, StoreError> {
-        let connect = MySqlConnectOptions::from_str(url.as_ref()).map_err(without_url)?;
-        let connect = self.own_options(connect);
+        let connect = self.own_options(crate::url::read(url.as_ref())?);
         let pool = MySqlPoolOptions::new()
             .max_connections(self.pool_size.max(1))
             // A round trip beside the three of a small transaction: only for those that have rested.
@@ -181,7 +187,7 @@ impl Options {
                 })
             })
             .connect_lazy_with(connect.clone());
-        let store = self.assemble(pool, &connect)?;
+        let store = self.assemble(pool, true, &connect)?;
         // Tells at once when the server can't be reached.
         store.0.seeks.enter().await?.done();
         Ok(store)
@@ -190,14 +196,19 @@ impl Options {
     /// Makes a store of the application's own pool, which it uses for the application's transactions alone.
     pub fn from_pool(self, pool: MySqlPool) -> Result<MySqlStore, StoreError> {
         let connect = self.own_options(pool.connect_options().as_ref().clone());
-        self.assemble(pool, &connect)
+        self.assemble(pool, false, &connect)
     }
 
     fn own_options(&self, options: MySqlConnectOptions) -> MySqlConnectOptions {
         if self.log_statements { options } else { options.disable_statement_logging() }
     }
 
-    fn assemble(self, pool: MySqlPool, connect: &MySqlConnectOptions) -> Result<MySqlStore, StoreError> {
+    fn assemble(
+        self,
+        pool: MySqlPool,
+        opened_pool: bool,
+        connect: &MySqlConnectOptions,
+    ) -> Result<MySqlStore, StoreError> {
         let names = Names::new(&self.prefix, self.schema.as_deref())?;
         if names.schema().is_none() && connect.get_database().is_none() {
             return Err(StoreError::new(
@@ -233,7 +244,28 @@ impl Options {
             names,
             work: crate::work::beside(&pool),
             pool,
+            pool_is_ours: AtomicBool::new(opened_pool),
+            opened_pool,
         })))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        farewell(&self.work);
+        if *self.pool_is_ours.get_mut() {
+            farewell(&self.pool);
+        }
+    }
+}
+
+/// Closes a pool as each line does it with its connection: without a wait, wherever this is called. Over TLS the driver waits
+/// for the server's end of each, so one look closes one.
+fn farewell(pool: &MySqlPool) {
+    for _ in 0..=pool.size() {
+        if pool.close().now_or_never().is_some() {
+            return;
+        }
     }
 }
 
@@ -256,7 +288,22 @@ impl MySqlStore {
 
     /// The pool for the application's own statements and transactions.
     pub fn pool(&self) -> &MySqlPool {
+        self.0.pool_is_ours.store(false, Ordering::Relaxed);
         &self.0.pool
+    }
+
+    /// Closes the store's connections, and the pool if it was opened with the store: an application's own is the
+    /// application's to close. It waits for who uses them. For the end of the process, after `Outbox::shutdown`: a server
+    /// writes a client that vanishes into its log. A store that is dropped does the same, but for a pool that
+    /// [`MySqlStore::pool`] was asked for.
+    pub async fn close(&self) {
+        if self.0.opened_pool {
+            self.0.pool.close().await;
+        }
+        self.0.work.close().await;
+        for line in [&self.0.settles, &self.0.lease, &self.0.pages, &self.0.seeks] {
+            line.close().await;
+        }
     }
 
     /// The prefix of the table names.
@@ -306,14 +353,5 @@ pub(crate) fn step_refused(step: i64) -> String {
     format!(
         "auto_increment_increment is {step}, and 1 is needed: numbers of several counters tell no order, so let one \
          server take all writes"
-    )
-}
-
-/// An error about a URL, without what the URL holds.
-fn without_url(error: sqlx::Error) -> StoreError {
-    drop(error);
-    StoreError::new(
-        StoreErrorKind::Rejected,
-        "the database URL can't be understood: use `mysql://user:password@host/database`",
     )
 }

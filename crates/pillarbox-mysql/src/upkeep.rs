@@ -31,7 +31,7 @@ statements!(UpkeepSql {
 
 impl UpkeepStore for MySqlStore {
     fn migrate(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(self.run_migrations())
+        Box::pin(async { self.run_migrations().await.map(drop) })
     }
 
     fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -5,6 +5,8 @@
 //!
 //! When the process dies before the commit, the server rolls back; after it, everything is in effect.
 
+use std::time::Duration;
+
 use pillarbox_core::domain::{Lease, Seq};
 use pillarbox_core::port::{Batch, BoxFuture, SettleStore, Settled, StoreError};
 use sqlx::{Executor as _, MySql, MySqlPool, SqlStr, Transaction};
@@ -35,9 +37,15 @@ const HURRY: &str = concat!(
     ") /*M!100600 , session idle_transaction_timeout = 10 */; select convert(@pillarbox_life using utf8mb4)"
 );
 
+/// After so long without use a connection is closed, at the latest in twice this time: before the server does so by the
+/// `wait_timeout` that [`HURRY`] leaves behind.
+const REST: Duration = Duration::from_secs(5);
+
 /// As many connections as a pool has, opened when they are needed, with its hooks.
 pub(crate) fn beside(pool: &MySqlPool) -> MySqlPool {
     let options = pool.options().clone().min_connections(0);
+    let rest = options.get_idle_timeout().map_or(REST, |own| own.min(REST));
+    let options = options.idle_timeout(rest);
     options.connect_lazy_with(pool.connect_options().as_ref().clone())
 }
 

@@ -28,7 +28,7 @@ use crate::{
     Options,
     connection::retried,
     error,
-    migrate::{SCHEMA_TABLE, lock, run},
+    migrate::{SCHEMA_TABLE, lock, refuse_foreign, run},
     tables::statements,
 };
 
@@ -81,7 +81,6 @@ impl MySqlInbox {
 
     async fn migrate_locked(&self, connection: &mut MySqlConnection) -> Result<(), StoreError> {
         let names = &self.0.names;
-        run(connection, names.fill(SCHEMA_TABLE)).await?;
         let present = self.version(connection).await?.unwrap_or(0);
         if present > VERSION {
             return Err(StoreError::new(
@@ -92,6 +91,8 @@ impl MySqlInbox {
             ));
         }
         for (version, sql) in MIGRATIONS.into_iter().filter(|(version, _)| *version > present) {
+            refuse_foreign(connection, names, sql).await?;
+            run(connection, names.fill(SCHEMA_TABLE)).await?;
             run(connection, names.fill(sql)).await?;
             run(connection, names.fill(&format!("insert ignore into {{schema}} (version) values ({version})"))).await?;
             tracing::info!(version, prefix = self.prefix(), "migrated the inbox's tables");

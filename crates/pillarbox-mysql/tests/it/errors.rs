@@ -33,6 +33,7 @@ on_each_server!(
     a_statement_that_commits_by_itself_is_noticed_at_the_commit,
     a_settle_whose_lock_is_held_for_too_long_is_run_again,
     missing_tables_ask_for_the_migrations,
+    a_database_that_is_not_there_is_told_as_such,
     passwords_are_not_told,
     a_full_pool_is_unavailable,
     a_user_who_holds_every_pooled_connection_does_not_starve_the_renewal,
@@ -235,6 +236,17 @@ async fn missing_tables_ask_for_the_migrations(server: Shared) {
     }
 }
 
+async fn a_database_that_is_not_there_is_told_as_such(server: Shared) {
+    let database = server.database();
+    let url = database.url().replace(database.name(), "pb_not_there");
+    let opened = MySqlStore::open(url).await.unwrap_err();
+    let store = Options::new().schema("pb_not_there").open(database.url()).await.unwrap();
+    for error in [opened, store.migrate().await.unwrap_err()] {
+        assert_eq!(error.kind(), StoreErrorKind::Rejected, "{error:?}");
+        assert!(error.to_string().contains("there is no such database"), "{error}");
+    }
+}
+
 async fn passwords_are_not_told(server: Shared) {
     let database = server.database();
     let good = database.url();
@@ -243,6 +255,7 @@ async fn passwords_are_not_told(server: Shared) {
     for url in [
         good.replace(password, "hunter2"),
         good.replace(&port, ":1").replace(password, "hunter2"),
+        format!("{}?ssl_mode=hunter2", good.replace(password, "hunter2")),
         format!("{}?ssl-mode=hunter2", good.replace(password, "hunter2")),
         "mysql://me:hunter2@[".to_owned(),
         "hunter2".to_owned(),

@@ -8,6 +8,7 @@ mod errors;
 mod fence;
 mod late;
 mod private;
+mod privileges;
 mod schema;
 mod support;
 mod writing;

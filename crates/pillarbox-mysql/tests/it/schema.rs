@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use pillarbox_core::Outbox as Engine;
 use pillarbox_core::domain::{Key, Partition};
-use pillarbox_core::port::{Position, Row, StoreErrorKind, UpkeepStore as _};
-use pillarbox_mysql::{MySqlStore, Options, VERSION};
+use pillarbox_core::port::{InboxUpkeep, Position, Row, StoreErrorKind, UpkeepStore};
+use pillarbox_mysql::{MySqlInbox, MySqlStore, Options, VERSION};
 use pillarbox_testkit::{
     Probe,
     servers::{Shared, login},
@@ -17,6 +17,7 @@ use crate::support::{Outbox, event, keyed, on_each_server, page};
 on_each_server!(
     eight_at_once_migrate_once,
     a_migration_that_was_cut_off_is_completed,
+    tables_of_others_are_refused_and_nothing_is_made_beside_them,
     tables_of_a_newer_version_are_refused,
     the_text_of_the_migrations_runs_in_the_client,
     two_prefixes_share_a_database,
@@ -53,6 +54,7 @@ async fn a_migration_that_was_cut_off_is_completed(server: Shared) {
     let outbox = Outbox::new(server).await;
     outbox.write([event()]).await;
     for cut in [
+        "drop table outbox_schema",
         "drop table outbox_action",
         "drop table outbox_dedup",
         "delete from outbox_partition where number > 100",
@@ -67,6 +69,35 @@ async fn a_migration_that_was_cut_off_is_completed(server: Shared) {
         assert_eq!(outbox.number("select count(*) from outbox_partition").await, 256);
         assert_eq!(outbox.number("select count(*) from outbox_event").await, 1, "what is there stays");
         assert!(outbox.number("select cast(outbox_partition_of('k') as signed)").await >= 0);
+    }
+}
+
+async fn tables_of_others_are_refused_and_nothing_is_made_beside_them(server: Shared) {
+    for (table, columns) in [
+        // As Debezium's users have it.
+        ("outbox_event", "id char(36) primary key, aggregatetype varchar(255), payload json"),
+        ("outbox_schema", "name varchar(9) primary key"),
+        ("outbox_action", "id bigint primary key, at datetime(6), actor text"),
+        ("inbox_letter", "id varchar(64) primary key"),
+        ("inbox_schema", "id varchar(64) primary key"),
+    ] {
+        let database = server.database();
+        database.run(&format!("create table {table} ({columns})")).unwrap();
+        let store = MySqlStore::open(database.url()).await.unwrap();
+        let refused = match table.strip_prefix("inbox_") {
+            Some(_) => InboxUpkeep::migrate(&MySqlInbox::new(&store)).await,
+            None => UpkeepStore::migrate(&store).await,
+        };
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Rejected, "{error:?}");
+        let words = format!("a table {table} is there that Pillarbox did not make: choose another prefix");
+        assert_eq!(error.to_string(), words);
+        assert_eq!(database.run("show tables").unwrap().trim(), table);
+        assert_eq!(store.check().await.unwrap_err().kind(), StoreErrorKind::Schema);
+
+        let other = Options::new().prefix("mine_").open(database.url()).await.unwrap();
+        other.migrate().await.unwrap();
+        other.check().await.unwrap();
     }
 }
 

@@ -1,7 +1,9 @@
 //! Servers of a test's own. By the name of this module the test runner knows tests that start servers, and runs
 //! few of them at once.
 
+mod binary_log;
 mod crash;
+mod goodbye;
 mod read_only;
 mod tls;
 
