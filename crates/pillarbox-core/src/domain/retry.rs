@@ -190,7 +190,8 @@ impl RetryPolicy {
         self
     }
 
-    /// A policy of one's own. How often at the most is still up to [`max_attempts`](Self::max_attempts).
+    /// A policy of one's own. How often at the most is still up to [`max_attempts`](Self::max_attempts). Where it panics, the default
+    /// policy has its say in its place.
     pub fn by(policy: impl Policy) -> Self {
         Self { own: Some(Own(Arc::new(policy))), ..Self::default() }
     }

@@ -143,8 +143,6 @@ impl ByHand {
         let mut flight = self.shared.flight.lock();
         *flight = Flight::new(&self.shared.settings);
         std::mem::take(&mut *self.shared.session.lock()).cancel();
-        // Workers that were dropped on their way did not count themselves out.
-        self.shared.running.store(0, Ordering::Relaxed);
     }
 }
 

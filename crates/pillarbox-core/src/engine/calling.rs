@@ -3,7 +3,14 @@
 //! Workers of an outbox call in this way, and so do consumers of a broker. Nothing here knows where the event came from, or
 //! writes anything down.
 
-use std::{any::Any, future::poll_fn, panic::AssertUnwindSafe, pin::pin, sync::Arc, task::Poll};
+use std::{
+    any::Any,
+    future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+};
 
 use futures_util::FutureExt;
 use tokio::time::{Duration, Instant, sleep_until};
@@ -87,16 +94,20 @@ impl<'a> Calling<'a> {
             let delivery = delivery.to(&registered.id);
             return self.judge(registered, delivery, Err(error.into()), Told::Nothing, &Span::none()).await;
         };
-        if !handler.takes(delivery.event()) {
-            return (Verdict::Done, Ok(Outcome::Done));
-        }
+        let takes = sound(|| handler.takes(delivery.event()));
         let mut delivery = delivery.to(&registered.id);
+        match takes {
+            Ok(true) => {}
+            Ok(false) => return (Verdict::Done, Ok(Outcome::Done)),
+            Err(panic) => return self.judge(registered, delivery, Err(panic), Told::Nothing, &Span::none()).await,
+        }
         let ticket = match registered.destination.as_ref().map(|destination| destination.enter()) {
             Some(Err(after)) => return (Verdict::Defer { after }, Ok(Outcome::RetryAfter(after))),
             Some(Ok(ticket)) => Some(ticket),
             None => None,
         };
-        let span = self.traces.delivery(&mut delivery, handler.passes_on());
+        let passes_on = sound(|| handler.passes_on()).unwrap_or(false);
+        let span = self.traces.delivery(&mut delivery, passes_on);
         let result = guard(self.limit(registered), || inside(&span, || handler.handle(delivery.clone()))).await;
         ended(&span, &result);
         let told = ticket.map_or(Told::Nothing, |ticket| Told::By(ticket.end(&result)));
@@ -152,7 +163,19 @@ impl<'a> Calling<'a> {
         delivery: &Delivery,
         result: &Result<Outcome, Failure>,
     ) -> Verdict {
-        decide(self.policy(registered), delivery.record().attempts, result, fastrand::f64())
+        let (attempts, random) = (delivery.record().attempts, fastrand::f64());
+        let decided = sound(|| decide(self.policy(registered), attempts, result, random));
+        decided.unwrap_or_else(|panic| {
+            tracing::error!(event_id = %delivery.event().id(), handler = %registered.id, %panic, "the retry policy has panicked: the default policy decides in its place");
+            // The policy was asked, so its limit is not reached, and is not this one's to set.
+            match decide(&RetryPolicy::default().max_attempts(u32::MAX), attempts, result, random) {
+                Verdict::Retry { attempts, after, error } => {
+                    let error = both(&error, &format!("then the retry policy failed: {panic}"));
+                    Verdict::Retry { attempts, after, error }
+                }
+                verdict => verdict,
+            }
+        })
     }
 
     pub(crate) fn policy(self, registered: &'a Registered) -> &'a RetryPolicy {
@@ -160,8 +183,29 @@ impl<'a> Calling<'a> {
     }
 }
 
-/// Runs user code: its errors, its panics (also while it makes its future) and its timeout are failures.
+/// Calls user code that is no future: its panic is a failure.
+pub(crate) fn sound<T>(call: impl FnOnce() -> T) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| Failure::Panic(panic_text(&*panic)))
+}
+
+/// Runs a future to its end or to its panic, also if what it holds panics when it is dropped at its end.
+pub(crate) async fn caught<T>(future: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send>> {
+    let ended = AssertUnwindSafe(async { AssertUnwindSafe(future).catch_unwind().await }).catch_unwind().await;
+    ended.and_then(|ended| ended)
+}
+
+/// Runs user code: its errors, its panics (also while it makes its future, and while that is dropped) and its timeout are
+/// failures.
 pub(crate) async fn guard<T, F>(limit: Duration, make: impl FnOnce() -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, HandlerError>>,
+{
+    // Who is cut off by the timeout is dropped in here.
+    let ended = AssertUnwindSafe(limited(limit, make)).catch_unwind().await;
+    ended.unwrap_or_else(|panic| Err(Failure::Panic(panic_text(&*panic))))
+}
+
+async fn limited<T, F>(limit: Duration, make: impl FnOnce() -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, HandlerError>>,
 {

@@ -22,7 +22,8 @@
 //! | `work` | the transactions of transactional handlers |
 //! | `settler` | outcomes to the table, in batches, behind the fence |
 //! | `upkeep` | purge and gauges |
-//! | `node` | starts and stops the tasks |
+//! | `node`, `watch` | starts and stops the tasks; begins them again after a panic |
+//! | `apart` | the thread of the lease |
 //! | `by_hand` | the same without tasks, for tests |
 //! | `calls` | handlers without an outbox, for consumers of a broker |
 //! | `bus` | events for listeners in the process, stored and not |
@@ -30,6 +31,7 @@
 //! Each file that takes part in an event's way says at its top what happens when the process dies between
 //! two of its steps.
 
+mod apart;
 mod backoff;
 mod builder;
 mod bulk;
@@ -58,6 +60,7 @@ mod shared;
 mod trace;
 mod transaction;
 mod upkeep;
+mod watch;
 mod work;
 mod writer;
 

@@ -4,23 +4,25 @@ use std::sync::{Arc, atomic::Ordering};
 
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Mutex as AsyncMutex, oneshot},
+    sync::Mutex as AsyncMutex,
     task::JoinHandle,
     time::{Duration, Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    apart::Apart,
     dispatcher::{Serves, Worker},
     error::OutboxError,
     handler::Routes,
     ownership::Ownership,
     reader::Reader,
     scout::Scout,
-    settings::Heartbeat,
+    settings::LONGEST,
     settler::Settler,
     shared::Shared,
     upkeep::{Purge, Sampler},
+    watch::{Works, watched},
     work::Desk,
 };
 use crate::port::StoreError;
@@ -56,7 +58,7 @@ struct Tasks {
     reader: Vec<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
     settler: Vec<JoinHandle<()>>,
-    ownership: Option<oneshot::Receiver<()>>,
+    ownership: Vec<JoinHandle<()>>,
     sampler: Vec<JoinHandle<()>>,
 }
 
@@ -76,24 +78,41 @@ impl Node {
         }
         let mut reader = Reader::new(shared.clone());
         reader.run_once().await?;
-
-        {
-            let (tasks, stops) = (&mut *node.tasks.lock(), &node.stops);
-            tasks.ownership = Some(keep_lease(ownership, shared.settings.heartbeat_on, stops.ownership.clone())?);
-            tasks.settler.push(tokio::spawn(Settler::new(shared.clone()).run(stops.settler.clone())));
-            let one_for_suspects = std::iter::once(Serves::Suspects);
-            for serves in one_for_suspects.chain(std::iter::repeat_n(Serves::Queues, shared.settings.workers)) {
-                let worker = Worker::new(shared.clone(), serves, desk.clone());
-                tasks.workers.push(tokio::spawn(worker.run(stops.workers.clone(), stops.abort.clone())));
-            }
-            tasks.reader.push(tokio::spawn(reader.run(stops.reader.clone())));
-            tasks.reader.push(tokio::spawn(Scout::new(shared.clone()).run(stops.reader.clone())));
-            tasks.reader.push(tokio::spawn(hear_news(shared.clone(), stops.reader.clone())));
-            tasks.reader.push(tokio::spawn(hear_of_fleet(shared.clone(), stops.reader.clone())));
-            tasks.sampler.push(tokio::spawn(Sampler::new(shared.clone()).run(stops.sampler.clone())));
+        let apart = Apart::start(shared.settings.heartbeat_on, node.stops.ownership.clone())?;
+        if apart.is_a_thread() {
+            *shared.apart.lock() = Some(apart.clone());
         }
+        node.start_tasks(&apart, ownership, reader, desk.as_ref());
         node.start_upkeep();
         Ok(node)
+    }
+
+    fn start_tasks(&self, apart: &Apart, ownership: Ownership, reader: Reader, desk: Option<&Arc<dyn Desk>>) {
+        use Works::{Beside, OnMemory};
+        let (shared, tasks, stops) = (&self.shared, &mut *self.tasks.lock(), &self.stops);
+
+        let mut first = Some(ownership);
+        let own = move |shared, stop| first.take().unwrap_or_else(|| Ownership::new(shared)).run(stop);
+        tasks.ownership.push(apart.spawn(watched(shared, "ownership", OnMemory, &stops.ownership, own)));
+        let settle = |shared, stop| Settler::new(shared).run(stop);
+        tasks.settler.push(apart.spawn(watched(shared, "settler", OnMemory, &stops.settler, settle)));
+
+        let one_for_suspects = std::iter::once(Serves::Suspects);
+        for serves in one_for_suspects.chain(std::iter::repeat_n(Serves::Queues, shared.settings.workers)) {
+            let (desk, abort) = (desk.cloned(), stops.abort.clone());
+            let work = move |shared, stop| Worker::new(shared, serves, desk.clone()).run(stop, abort.clone());
+            tasks.workers.push(tokio::spawn(watched(shared, "worker", OnMemory, &stops.workers, work)));
+        }
+
+        let mut first = Some(reader);
+        let read = move |shared, stop| first.take().unwrap_or_else(|| Reader::new(shared)).run(stop);
+        tasks.reader.push(tokio::spawn(watched(shared, "reader", OnMemory, &stops.reader, read)));
+        let scout = |shared, stop| Scout::new(shared).run(stop);
+        tasks.reader.push(tokio::spawn(watched(shared, "scout", OnMemory, &stops.reader, scout)));
+        tasks.reader.push(tokio::spawn(watched(shared, "wait for news", Beside, &stops.reader, hear_news)));
+        tasks.reader.push(tokio::spawn(watched(shared, "wait for nodes", Beside, &stops.reader, hear_of_fleet)));
+        let sample = |shared, stop| Sampler::new(shared).run(stop);
+        tasks.sampler.push(tokio::spawn(watched(shared, "sampler", Beside, &stops.sampler, sample)));
     }
 
     /// The background of an outbox that only writes: no lease, no partitions.
@@ -110,19 +129,21 @@ impl Node {
     }
 
     fn start_upkeep(&self) {
-        let mut tasks = self.tasks.lock();
-        if let Some(options) = self.shared.settings.purge {
-            let purge = Purge::new(self.shared.clone(), options);
-            tasks.upkeep.push(tokio::spawn(purge.run(self.stops.upkeep.clone())));
+        let (shared, tasks, stop) = (&self.shared, &mut *self.tasks.lock(), &self.stops.upkeep);
+        if let Some(options) = shared.settings.purge {
+            let purge = move |shared, stop| Purge::new(shared, options).run(stop);
+            let purge = watched(shared, "purge", Works::Beside, stop, purge);
+            tasks.upkeep.push(match &*shared.apart.lock() {
+                Some(apart) => apart.spawn(purge),
+                None => tokio::spawn(purge),
+            });
         }
-        tasks.upkeep.push(tokio::spawn(send_hints(self.shared.clone(), self.stops.upkeep.clone())));
+        tasks.upkeep.push(tokio::spawn(watched(shared, "hints", Works::Beside, stop, send_hints)));
     }
 
     pub(crate) async fn purge_now(&self) -> Result<u64, OutboxError> {
-        match &self.purge {
-            Some(purge) => Ok(purge.run_once().await?),
-            None => Ok(0),
-        }
+        let Some(purge) = self.purge.clone() else { return Ok(0) };
+        Ok(self.shared.apart(async move { purge.run_once().await }).await?)
     }
 
     /// Stops in this order: purge, reader, workers, settler, lease, metrics.
@@ -132,12 +153,14 @@ impl Node {
             return;
         }
         let limit = self.shared.settings.drain_timeout;
-        let end = Instant::now() + limit;
+        // Farther than any instant is for ever.
+        let begun = Instant::now();
+        let end = begun.checked_add(limit).unwrap_or_else(|| begun + LONGEST);
         self.shared.flight.lock().owned.close();
         // From now on the ownership hands over whatever has settled: one slow handler keeps back its partition alone.
         self.shared.departing.store(true, Ordering::Release);
         self.shared.own.notify_one();
-        let tasks = std::mem::take(&mut *self.tasks.lock());
+        let mut tasks = std::mem::take(&mut *self.tasks.lock());
 
         self.stops.upkeep.cancel();
         join(tasks.upkeep, Duration::from_secs(1)).await;
@@ -163,9 +186,9 @@ impl Node {
         join(tasks.settler, settling).await;
 
         self.stops.ownership.cancel();
-        if let Some(ended) = tasks.ownership {
-            let _ = timeout(Duration::from_secs(2), ended).await;
-        }
+        // One that waits for the database is left to it: it may be in the midst of a release.
+        drain(&mut tasks.ownership, Duration::from_secs(2)).await;
+        *self.shared.apart.lock() = None;
         self.leave().await;
         self.stops.sampler.cancel();
         join(tasks.sampler, Duration::from_secs(1)).await;
@@ -225,6 +248,7 @@ impl Drop for Node {
         ] {
             stop.cancel();
         }
+        *self.shared.apart.lock() = None;
     }
 }
 
@@ -247,34 +271,6 @@ async fn refuse_other_groups(shared: &Shared) -> Result<(), OutboxError> {
         }
     }
     Ok(())
-}
-
-/// Runs the ownership where nothing can starve it.
-fn keep_lease(
-    ownership: Ownership,
-    place: Heartbeat,
-    stop: CancellationToken,
-) -> Result<oneshot::Receiver<()>, OutboxError> {
-    let (ended, receiver) = oneshot::channel();
-    match place {
-        Heartbeat::SharedRuntime => {
-            tokio::spawn(async move {
-                ownership.run(stop).await;
-                let _ = ended.send(());
-            });
-        }
-        Heartbeat::OwnThread => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.map_err(|error| OutboxError::Thread(error.to_string()))?;
-            let body = move || {
-                runtime.block_on(ownership.run(stop));
-                let _ = ended.send(());
-            };
-            let spawned = std::thread::Builder::new().name("pillarbox-lease".into()).spawn(body);
-            spawned.map_err(|error| OutboxError::Thread(error.to_string()))?;
-        }
-    }
-    Ok(receiver)
 }
 
 /// Rings the reader's bell when another process has news.

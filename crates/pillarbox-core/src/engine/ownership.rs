@@ -212,7 +212,9 @@ impl Ownership {
         }
         let next = self.look_at(self.shared.look_around.load(Ordering::Acquire));
         // With a time of zero, too, there is a moment between two looks at what can't be handed over yet.
-        let overdue = self.leaving.values().min().map(|since| *since + self.shared.settings.drain_timeout.max(SOON));
+        let patience = self.shared.settings.drain_timeout.max(SOON);
+        // None for who waits for ever.
+        let overdue = self.leaving.values().min().and_then(|since| since.checked_add(patience));
         Ok(overdue.filter(|_| !departing).map_or(next, |overdue| next.min(overdue)))
     }
 
@@ -452,7 +454,8 @@ impl Ownership {
         let now = Instant::now();
         let limit = self.shared.settings.drain_timeout;
         let mut flight = self.shared.flight.lock();
-        let overdue = self.leaving.iter_mut().filter(|(_, since)| now >= **since + limit);
+        let is_over = |since: &Instant| since.checked_add(limit).is_some_and(|over| now >= over);
+        let overdue = self.leaving.iter_mut().filter(|(_, since)| is_over(since));
         let mut evicted = false;
         for (partition, since) in overdue {
             *since = now;

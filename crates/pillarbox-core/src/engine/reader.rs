@@ -163,6 +163,10 @@ impl Reader {
             let known = flight.owned.gained().to_vec();
             let still: Vec<_> = gained.into_iter().filter(|taken| known.contains(taken)).collect();
             flight.activate(&still, &recall, self.shared.settings.stop_on_first_failure, Instant::now());
+            if flight.has_hold_changes() {
+                // A settle writes them, whether or not anything is delivered.
+                self.shared.outcomes.notify_one();
+            }
         }
         self.due_at = Instant::now();
         Ok(())

@@ -31,12 +31,20 @@ pub enum OnDeadHead {
 /// Where the node's lease is renewed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Heartbeat {
-    /// On a thread of its own, which no handler that blocks can starve.
+    /// On a thread of its own, which no handler that blocks can starve. Settles and the purge run there too, since a renewal may
+    /// have to wait for them.
+    ///
+    /// What handlers and the application hold in the database themselves stays with them. On SQLite, where one writes at a time, a
+    /// transaction of theirs keeps a renewal waiting until it ends, and so does on MySQL and MariaDB the commit of a transactional
+    /// handler: don't block the runtime of such.
     #[default]
     OwnThread,
     /// On the runtime that runs the handlers. For tests with virtual time.
     SharedRuntime,
 }
+
+/// The longest that a setting may be: nobody lives to see its end, and an instant so far ahead can still be told.
+pub(crate) const LONGEST: Duration = Duration::from_hours(10 * 365 * 24);
 
 /// When finished rows are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,10 +161,13 @@ impl Settings {
 
     /// How many events may have been started and not settled, or lie in the hot queue, at the moment of a
     /// crash: the number of suspects it leaves at either end.
+    ///
+    /// The workers pause at the limit, and what they run then still ends. All of that may be in a settle under way while as
+    /// much comes together again.
     pub(crate) fn in_flight_bound(&self) -> u32 {
         let running = self.workers.saturating_mul(self.most_at_once);
-        let bound = running.saturating_add(self.unsettled_limit()).saturating_add(self.hot_capacity);
-        u32::try_from(bound).unwrap_or(u32::MAX)
+        let unsettled = running.saturating_add(self.unsettled_limit()).saturating_mul(2);
+        u32::try_from(unsettled.saturating_add(self.hot_capacity)).unwrap_or(u32::MAX)
     }
 
     pub(crate) fn validate(&self) -> Result<(), OutboxError> {
@@ -172,6 +183,13 @@ impl Settings {
             }
             Err(OutboxError::setting(format!("{name} is {value:?}: the least is {least:?}")))
         }
+        fn within(name: &str, value: Duration, least: Duration) -> Result<(), OutboxError> {
+            at_least(name, value, least)?;
+            if value <= LONGEST {
+                return Ok(());
+            }
+            Err(OutboxError::setting(format!("{name} is {value:?}: the most is {LONGEST:?}, ten years")))
+        }
         let millis = Duration::from_millis;
 
         between("workers", self.workers, 1, 10_000)?;
@@ -183,16 +201,21 @@ impl Settings {
         between("the size of a batch", self.most_at_once, 1, 10_000)?;
         between("settle_batch", self.settle_batch, 1, 10_000)?;
         between("max_starts", self.max_starts as usize, 1, 1_000)?;
+        // This one and the drain timeout may be for ever.
         at_least("handler_timeout", self.handler_timeout, millis(1))?;
-        at_least("poll_interval's minimum", self.poll_min, millis(1))?;
-        at_least("poll_interval's maximum", self.poll_max, self.poll_min)?;
-        at_least("reservation_ttl", self.reservation_ttl, millis(10))?;
-        at_least("sample_every", self.sample_every, millis(10))?;
+        within("poll_interval's minimum", self.poll_min, millis(1))?;
+        within("poll_interval's maximum", self.poll_max, self.poll_min)?;
+        within("reservation_ttl", self.reservation_ttl, millis(10))?;
+        within("sample_every", self.sample_every, millis(10))?;
+        within("skip_recent", self.skip_recent, Duration::ZERO)?;
+        within("settle_linger", self.settle_linger, Duration::ZERO)?;
+        within("route_grace", self.route_grace, Duration::ZERO)?;
         if let Some(lease) = self.lease {
-            at_least("lease", lease, millis(30))?;
+            within("lease", lease, millis(30))?;
         }
-        at_least("heartbeat", self.heartbeat, millis(10))?;
-        at_least("rebalance_every", self.rebalance_every, millis(10))?;
+        within("heartbeat", self.heartbeat, millis(10))?;
+        within("rebalance_every", self.rebalance_every, millis(10))?;
+        within("stale_after", self.stale_after, Duration::ZERO)?;
         // Two renewals may fail before the lease is lost.
         let (heartbeat, stale_after) = (self.heartbeat, self.stale_after);
         if stale_after < heartbeat.saturating_mul(3) {
@@ -205,7 +228,7 @@ impl Settings {
         }
         if let Some(purge) = &self.purge {
             between("purge.batch", purge.batch as usize, 1, 100_000)?;
-            at_least("purge.every", purge.every, millis(10))?;
+            within("purge.every", purge.every, millis(10))?;
         }
         self.retry.validate().map_err(|reason| OutboxError::setting(format!("retry policy: {reason}")))?;
         self.circuit.validate().map_err(|reason| OutboxError::setting(format!("circuit: {reason}")))?;

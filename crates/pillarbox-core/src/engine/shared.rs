@@ -13,12 +13,14 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    apart::Apart,
     calling::Calling,
     flight::{Confirmed, Flight, Signals},
     handler::Routes,
     interceptor::Interceptor,
     settings::Settings,
     trace::Traces,
+    watch::Works,
 };
 use crate::{
     domain::{Lease, NodeId, Seq, Timestamp},
@@ -67,6 +69,8 @@ pub(crate) struct Shared {
     /// How far the database's clock is ahead of the host's, in microseconds, as last seen.
     database_ahead: AtomicI64,
     pub(crate) running: AtomicUsize,
+    /// The thread that renews the lease, while there is one.
+    pub(crate) apart: Mutex<Option<Apart>>,
 }
 
 impl Shared {
@@ -109,6 +113,7 @@ impl Shared {
             session: Mutex::new(CancellationToken::new()),
             database_ahead: AtomicI64::new(0),
             running: AtomicUsize::new(0),
+            apart: Mutex::default(),
         }
     }
 
@@ -116,6 +121,23 @@ impl Shared {
     pub(crate) fn traced_by(mut self, traces: Traces) -> Self {
         self.traces = traces;
         self
+    }
+
+    /// Makes a call beside the renewals of the lease, where no handler starves it, if there is such a place. For what holds
+    /// something that a renewal waits for.
+    pub(crate) async fn apart<T: Send + 'static>(
+        &self,
+        call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let place = self.apart.lock().clone();
+        let Some(place) = place else { return call.await };
+        match place.spawn(call).await {
+            Ok(answer) => answer,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(StoreError::new(StoreErrorKind::Unavailable, "the outbox has stopped")),
+            },
+        }
     }
 
     /// How handlers are called.
@@ -168,6 +190,20 @@ impl Shared {
     pub(crate) fn notice(&self, lease: &Lease, error: &StoreError) {
         if error.kind() == StoreErrorKind::Rewound {
             self.end_lease(lease, "the database server has crashed or was restarted, and the node joins anew", false);
+        }
+    }
+
+    /// A task has panicked. What it has left of the node's memory is not to be trusted: that ends with the lease.
+    pub(crate) fn panicked(&self, task: &str, words: &str, works: Works) {
+        self.meters.loop_errors.increment(1);
+        tracing::error!(node = %self.node, task, panic = words, "a task of the outbox has panicked, and begins again: please report it");
+        let lease = self.flight.lock().owned.lease().cloned();
+        if let (Works::OnMemory, Some(lease)) = (works, lease) {
+            self.end_lease(
+                &lease,
+                "a task has panicked, and the node joins anew to read its memory from the table",
+                false,
+            );
         }
     }
 

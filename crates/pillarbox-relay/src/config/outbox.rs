@@ -17,6 +17,8 @@ const WORKERS: usize = 1000;
 /// The builder's defaults, which a single one of the two is held against.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 const STALE_AFTER: Duration = Duration::from_secs(30);
+/// The longest of a setting that is not for ever.
+const LONGEST: Duration = Duration::from_hours(10 * 365 * 24);
 
 /// The outbox that is read. What is not set has the builder's default.
 #[derive(Clone, Default, serde::Deserialize)]
@@ -225,6 +227,22 @@ impl OutboxConfig {
         ] {
             if let Some(value) = value.filter(|value| *value < least) {
                 return at(key, format!("is {value:?}: the least is {least:?}"));
+            }
+        }
+        for (key, value) in [
+            ("poll_interval.longest", self.poll_interval.map(|poll| poll.longest)),
+            ("reservation_ttl", self.reservation_ttl),
+            ("sample_every", self.sample_every),
+            ("skip_recent", self.skip_recent),
+            ("settle_linger", self.settle_linger),
+            ("route_grace", self.route_grace),
+            ("heartbeat", self.heartbeat),
+            ("rebalance_every", self.rebalance_every),
+            ("stale_after", self.stale_after),
+            ("purge.every", purge.every),
+        ] {
+            if let Some(value) = value.filter(|value| *value > LONGEST) {
+                return at(key, format!("is {value:?}: the most is {LONGEST:?}, ten years"));
             }
         }
         if stale_after < heartbeat.saturating_mul(3) {

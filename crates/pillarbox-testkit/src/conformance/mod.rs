@@ -327,6 +327,7 @@ macro_rules! conformance {
             a_dead_head_holds_its_key_until_it_is_replayed,
             skipping_or_discarding_a_dead_head_frees_its_key,
             a_key_goes_on_past_its_dead_head_if_so_set,
+            a_held_key_goes_on_with_a_node_that_waits_for_no_dead_head,
             a_failing_head_holds_its_key_over_a_restart,
             a_key_with_a_long_queue_starves_nobody_and_keeps_its_order,
         );

@@ -1,12 +1,19 @@
 //! The engine on this store: several nodes, and what happens when one goes.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use pillarbox_core::{
     Delivery, HandlerError, Outbox,
-    domain::{Epoch, Key, Partition, PartitionSet, Status, Timestamp},
+    domain::{Epoch, Key, Lease, Partition, PartitionSet, Status, Timestamp},
     engine::Heartbeat,
-    port::{AdminStore, Clock, Fleet, Joining, OwnStore},
+    port::{AdminStore, Batch, BoxFuture, Clock, Fleet, Joining, OwnStore, ReadStore, Settled, StoreError},
 };
 
 use super::{
@@ -16,6 +23,7 @@ use super::{
 use crate::{
     patience,
     probe::{End, Which},
+    proof::{Layer, Layered},
 };
 
 async fn until(what: &str, mut check: impl FnMut() -> bool) {
@@ -174,15 +182,65 @@ pub async fn a_handler_that_outlasts_the_graceful_time_does_not_keep_its_partiti
     stage.probe.assert_no_overlap();
 }
 
-/// O6: the lease is renewed on a thread of its own, whatever the handlers do to theirs.
+/// Shows when a settle is in its midst: it was polled, and polled again when answers of the database had come.
+#[derive(Clone, Debug, Default)]
+struct InTheMidst(Arc<AtomicU32>);
+
+impl InTheMidst {
+    /// The turn to write, a connection, the begin and the first statement are behind it by then, on every store.
+    const POLLS: u32 = 4;
+
+    fn of_a_settle(&self) -> bool {
+        self.0.load(Ordering::Acquire) >= Self::POLLS
+    }
+}
+
+impl<S: ReadStore + OwnStore> Layer<S> for InTheMidst {
+    fn settle<'a>(
+        &'a self,
+        store: &'a S,
+        lease: &'a Lease,
+        batch: &'a Batch,
+    ) -> BoxFuture<'a, Result<Settled, StoreError>> {
+        let mut settle = store.settle(lease, batch);
+        Box::pin(poll_fn(move |context| {
+            self.0.fetch_add(1, Ordering::AcqRel);
+            let polled = settle.as_mut().poll(context);
+            if polled.is_ready() {
+                self.0.store(0, Ordering::Release);
+            }
+            polled
+        }))
+    }
+}
+
+/// O6: the lease is renewed on a thread of its own, whatever the handlers do to theirs; also when a settle is under way, which
+/// holds what a renewal needs.
 pub async fn a_handler_that_blocks_does_not_starve_the_renewal<B: Backend>() {
     let stage = Stage::<B>::new().await;
     let (unblock, blocked) = std::sync::mpsc::channel::<()>();
     let blocked = std::sync::Mutex::new(blocked);
     let lease = Duration::from_secs(2);
-    let outbox = stage.node().await.node_name("blocked").stale_after(lease).route("Blocks", move |_: Delivery| {
-        let ended = blocked.lock().expect("one at a time").recv();
-        async move { ended.map_err(|error| HandlerError::msg(error.to_string())) }
+    let midst = InTheMidst::default();
+    let outbox = Outbox::multi_node(Layered::new(stage.backend.second_handle().await, midst.clone()))
+        .route(ROUTE, stage.probe.handler())
+        .node_name("blocked")
+        .heartbeat(Duration::from_millis(100))
+        .stale_after(lease)
+        .sample_every(Duration::from_hours(1))
+        .settle_linger(Duration::ZERO);
+    let blocked = Arc::new(blocked);
+    let outbox = outbox.route("Blocks", move |_: Delivery| {
+        let (midst, blocked) = (midst.clone(), blocked.clone());
+        async move {
+            // A store that settles without a wait has no midst.
+            let begun = std::time::Instant::now();
+            while !midst.of_a_settle() && begun.elapsed() < lease / 4 {
+                tokio::task::yield_now().await;
+            }
+            let ended = blocked.lock().expect("one at a time").recv();
+            ended.map_err(|error| HandlerError::msg(error.to_string()))
+        }
     });
     let outbox = outbox.start().await.expect("start");
     let store = stage.backend.second_handle().await;
@@ -207,11 +265,14 @@ pub async fn a_handler_that_blocks_does_not_starve_the_renewal<B: Backend>() {
         super::run(watching);
         let _ = unblock.send(());
     });
-    let ids = write(&outbox, [pillarbox_core::Event::builder("Blocks").json(&1)]).await;
-    stage.until_count(Status::Done, 1).await;
+    let quick = 200;
+    let blocks = std::iter::once(pillarbox_core::Event::builder("Blocks").json(&1));
+    let ids = write(&outbox, blocks.chain((0..quick).map(|_| event()))).await;
+    stage.until_count(Status::Done, quick + 1).await;
     watcher.join().expect("the lease was kept");
     outbox.shutdown().await;
     assert_eq!(stage.row(ids[0]).await.expect("kept").attempts, 0);
+    stage.probe.assert_each_once(&ids[1..]);
 }
 
 /// A node that is there in the table and does nothing: as if its process were gone.

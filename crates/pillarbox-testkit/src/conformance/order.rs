@@ -118,6 +118,27 @@ pub async fn a_key_goes_on_past_its_dead_head_if_so_set<B: Backend>() {
     assert_eq!(stage.row(ids[0]).await.expect("kept").status, Status::Dead);
 }
 
+/// O3: a key that was held goes on with a node that waits for no dead head, and nothing holds it any more.
+pub async fn a_held_key_goes_on_with_a_node_that_waits_for_no_dead_head<B: Backend>() {
+    let stage = Stage::<B>::new().await;
+    let outbox = stage.single().await.start().await.expect("start");
+    stage.probe.answer(Which::of_key("k"), 1, Err(HandlerError::msg("no").permanent()));
+    let mut ids = write(&outbox, (0..3).map(|_| keyed("k"))).await;
+    stage.until_count(Status::Dead, 1).await;
+    outbox.shutdown().await;
+    assert_eq!(stage.probe.log().begun(), 1, "the others wait");
+    let outbox = stage.single().await.on_dead_head(OnDeadHead::GoOn).start().await.expect("start");
+    stage.until_count(Status::Done, 2).await;
+    outbox.shutdown().await;
+    let outbox = stage.single().await.start().await.expect("start");
+    ids.extend(write(&outbox, [keyed("k")]).await);
+    stage.until_count(Status::Done, 3).await;
+    let free = outbox.dead().skip(ids[0], &Actor::new("ada")).await.expect_err("it holds nothing").to_string();
+    assert!(free.contains("holds no key"), "{free}");
+    outbox.shutdown().await;
+    assert_eq!(stage.probe.log().ids(), ids);
+}
+
 /// O9, decision 6: a failing head holds its key also for the next owner, and its followers are found again.
 pub async fn a_failing_head_holds_its_key_over_a_restart<B: Backend>() {
     let stage = Stage::<B>::new().await;

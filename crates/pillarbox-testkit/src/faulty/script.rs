@@ -59,6 +59,7 @@ enum Fault {
     Stop(Gate),
     Delay(Duration),
     Hang,
+    Panic,
 }
 
 impl Faults {
@@ -111,6 +112,11 @@ impl Faults {
     /// The next call never runs and never returns, as if the process or the network had stopped there.
     pub fn hang(&self, call: Call) {
         self.plan(call, When::Before, Fault::Hang, 1);
+    }
+
+    /// Panics at the next calls, as a store with a defect does.
+    pub fn panic(&self, call: Call, times: usize) {
+        self.plan(call, When::Before, Fault::Panic, times);
     }
 
     /// The next call runs and never returns.
@@ -210,6 +216,7 @@ impl Fault {
             Self::Stop(gate) => gate.pass().await,
             Self::Delay(span) => tokio::time::sleep(span).await,
             Self::Hang => pending().await,
+            Self::Panic => panic!("a scripted panic of {call:?}"),
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ pub enum Load {
     Idle,
     /// Neither.
     Busy,
-    /// No worker had a pause, and there is more work for each of them.
+    /// No worker had a pause, and more work waits, be it a single key for many slow ones.
     Saturated,
 }
 

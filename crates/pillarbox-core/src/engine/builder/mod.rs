@@ -281,7 +281,7 @@ impl<S: Store, M: Delivers> Builder<S, M> {
         self
     }
 
-    /// How long a handler may take, unless it says otherwise. Default: 30 s.
+    /// How long a handler may take, unless it says otherwise. `Duration::MAX` is for ever. Default: 30 s.
     pub fn handler_timeout(mut self, timeout: Duration) -> Self {
         self.settings.handler_timeout = timeout;
         self
@@ -361,7 +361,7 @@ impl<S: Store, M: Delivers> Builder<S, M> {
     }
 
     /// How long a clean stop waits for running handlers, and a partition that is handed to another node for its own.
-    /// What has settled is handed over at once. Default: 15 s.
+    /// What has settled is handed over at once. `Duration::MAX` is for ever. Default: 15 s.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.settings.drain_timeout = timeout;
         self

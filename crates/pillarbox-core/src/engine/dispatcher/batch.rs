@@ -14,7 +14,7 @@ use super::{Cut, Report, Worker, takes_several};
 use crate::{
     domain::{Delivery, Failure, HandlerError, Outcome, Verdict},
     engine::{
-        calling::{Judged, Told, guard},
+        calling::{Judged, Told, caught, guard, panic_text, sound},
         flight::{Job, Signals},
         handler::{BatchHandler, Registered, Runs},
         trace::ended,
@@ -32,18 +32,30 @@ impl Worker {
     ) {
         let jobs = self.gather(first, most, false, |other, delivery| {
             let takes = match &other.runs {
-                Runs::Each(handler) => takes_several(&**handler, delivery),
+                Runs::Each(handler) => takes_several(other, &**handler, delivery),
                 Runs::Batch { .. } | Runs::InTx(_) => true,
             };
             takes && std::ptr::eq(other, registered)
         });
         let begun: Vec<_> = jobs.iter().map(|job| self.begins(job)).collect();
         let deliveries: Vec<_> = jobs.iter().map(|job| job.delivery.to(&registered.id)).collect();
-        let judged = tokio::select! {
-            biased;
-            judged = self.run_batch(registered, handler, &deliveries) => judged,
-            () = cut.off() => return self.interrupted(&deliveries),
-            () = self.evicted(&deliveries) => {
+        // In a frame of its own: who is cut off is dropped at its end, and that is users' code as well.
+        let judged = caught(async {
+            tokio::select! {
+                biased;
+                judged = self.run_batch(registered, handler, &deliveries) => Some(judged),
+                () = cut.off() => None,
+                () = self.evicted(&deliveries) => None,
+            }
+        });
+        let judged = match judged.await {
+            Ok(Some(judged)) => judged,
+            _ if cut.is_off() => return self.interrupted(&deliveries),
+            Err(panic) if self.are_running(&deliveries) => {
+                let failure = Err(Failure::Panic(panic_text(&*panic)));
+                deliveries.iter().map(|delivery| self.calling().decide(registered, delivery, &failure)).collect()
+            }
+            Ok(None) | Err(_) => {
                 // One is another node's to deliver; the others wait again, here.
                 self.interrupted(deliveries.iter().filter(|delivery| !self.shared.flight.lock().is_running(delivery)));
                 return self.take_back(jobs);
@@ -121,7 +133,8 @@ impl Worker {
             Some(Ok(ticket)) => Some(ticket),
             None => None,
         };
-        let (span, each) = self.shared.traces.batch(&mut deliveries, handler.passes_on());
+        let passes_on = sound(|| handler.passes_on()).unwrap_or(false);
+        let (span, each) = self.shared.traces.batch(&mut deliveries, passes_on);
         // Reading payloads is users' code as well.
         let read = || std::future::ready(Ok(span.in_scope(|| handler.handle(&deliveries))));
         let read = guard(self.calling().limit(registered), read).await;

@@ -23,7 +23,7 @@
 //! A panic or a timeout leaves the connection in the middle of something: the whole transaction is rolled back. It is the
 //! failure of its event; the others begin again, and nothing is counted for them.
 
-use std::{collections::VecDeque, sync::atomic::Ordering};
+use std::{collections::VecDeque, panic::resume_unwind, sync::atomic::Ordering};
 
 use tokio::time::{Duration, Instant, sleep};
 use tracing::Span;
@@ -33,7 +33,7 @@ use crate::{
     domain::{Delivery, Failure, HandlerError, Outcome, Seq},
     engine::{
         backoff::Backoff,
-        calling::{Judged, Told, guard},
+        calling::{Judged, Told, caught, guard},
         flight::Job,
         handler::{Progress, Registered, Runs, TxHandler},
         trace::{ended, inside},
@@ -93,11 +93,19 @@ impl Worker {
         let most = self.shared.settings.events_per_transaction;
         let jobs = self.gather(first, most, true, |other, _| matches!(other.runs, Runs::InTx(_)));
         let deliveries: Vec<_> = jobs.iter().map(|job| job.delivery.clone()).collect();
-        tokio::select! {
-            biased;
-            () = self.work_through(&**desk, jobs.into()) => {}
-            // The transaction is dropped, and that rolls it back.
-            () = cut.off() => self.interrupted(&deliveries),
+        // In a frame of its own: who is cut off is dropped at its end, and that is users' code as well.
+        let worked = caught(async {
+            tokio::select! {
+                biased;
+                () = self.work_through(&**desk, jobs.into()) => true,
+                // The transaction is dropped, and that rolls it back.
+                () = cut.off() => false,
+            }
+        });
+        match worked.await {
+            Ok(true) => {}
+            Err(panic) if !cut.is_off() => resume_unwind(panic),
+            Ok(false) | Err(_) => self.interrupted(&deliveries),
         }
     }
 

@@ -14,14 +14,14 @@ mod in_tx;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    calling::{Calling, Judged, guard},
+    calling::{Calling, Judged, caught, guard, panic_text, sound},
     flight::{End, Job, Signals, Then},
     handler::{Handler, Registered, Routes, Runs, Several},
     settings::{OnDeadHead, OnSuccess},
@@ -69,12 +69,32 @@ struct Cut<'a> {
 }
 
 impl Cut<'_> {
+    fn is_off(self) -> bool {
+        self.session.is_cancelled() || self.abort.is_cancelled()
+    }
+
     async fn off(self) {
         tokio::select! {
             biased;
             () = self.session.cancelled() => {}
             () = self.abort.cancelled() => {}
         }
+    }
+}
+
+/// Counts a delivery that is under way, however it ends.
+struct Running<'a>(&'a AtomicUsize);
+
+impl<'a> Running<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -101,10 +121,10 @@ impl Worker {
                     continue;
                 }
             }
-            self.shared.running.fetch_add(1, Ordering::Relaxed);
             let (seq, epoch) = (job.delivery.seq(), job.delivery.fencing_token());
+            let running = Running::begin(&self.shared.running);
             self.deliver(job, Cut { session: &session, abort: &abort }).await;
-            self.shared.running.fetch_sub(1, Ordering::Relaxed);
+            drop(running);
             if self.serves == Serves::Suspects {
                 self.shared.full_batch.notify_one();
                 self.until_settled(seq, epoch, &stop).await;
@@ -192,9 +212,9 @@ impl Worker {
             [] => return self.no_route(&job.delivery),
             // In boxes: who has no such handlers need not keep room for them.
             [alone] => match &alone.runs {
-                Runs::Each(handler) if takes_several(&**handler, &job.delivery) => {
+                Runs::Each(handler) if takes_several(alone, &**handler, &job.delivery) => {
                     let several = Several(&**handler);
-                    return Box::pin(self.deliver_batch(job, alone, handler.at_once(), &several, cut)).await;
+                    return Box::pin(self.deliver_batch(job, alone, alone.at_once(1), &several, cut)).await;
                 }
                 Runs::Each(_) => {}
                 Runs::Batch { most, handler } => {
@@ -206,14 +226,22 @@ impl Worker {
         }
         let begun = self.begins(&job);
         let delivery = job.delivery;
-        let judged = tokio::select! {
-            biased;
-            judged = self.run_handlers(handlers, &delivery) => Some(judged),
-            () = cut.off() => None,
-            () = self.evicted(std::slice::from_ref(&delivery)) => None,
-        };
-        let Some(judged) = judged else {
-            return self.interrupted([&delivery]);
+        // In a frame of its own: who is cut off is dropped at its end, and that is users' code as well.
+        let judged = caught(async {
+            tokio::select! {
+                biased;
+                judged = self.run_handlers(handlers, &delivery) => Some(judged),
+                () = cut.off() => None,
+                () = self.evicted(std::slice::from_ref(&delivery)) => None,
+            }
+        });
+        let judged = match judged.await {
+            Ok(Some(judged)) => judged,
+            Err(panic) if !cut.is_off() && self.are_running(std::slice::from_ref(&delivery)) => {
+                let failure = Err(Failure::Panic(panic_text(&*panic)));
+                Judged::alone(self.calling().decide(&handlers[0], &delivery, &failure))
+            }
+            Ok(None) | Err(_) => return self.interrupted([&delivery]),
         };
         let ended = Instant::now();
         shared.meters.handler_time.record(ended.saturating_duration_since(begun).as_secs_f64());
@@ -236,12 +264,16 @@ impl Worker {
                 told.await;
                 // Listening before the look: what comes in between is heard.
                 told = self.shared.evicted.notified();
-                let flight = self.shared.flight.lock();
-                if !deliveries.iter().all(|delivery| flight.is_running(delivery)) {
+                if !self.are_running(deliveries) {
                     return;
                 }
             }
         }
+    }
+
+    fn are_running(&self, deliveries: &[Delivery]) -> bool {
+        let flight = self.shared.flight.lock();
+        deliveries.iter().all(|delivery| flight.is_running(delivery))
     }
 
     /// Deliveries that are dropped on their way: no attempt counts.
@@ -327,7 +359,10 @@ impl Worker {
         }
         let lease = shared.flight.lock().owned.lease().cloned();
         let started = match lease {
-            Some(lease) => shared.store.start(&lease, delivery.seq()).await,
+            Some(lease) => {
+                let (store, seq) = (shared.store.clone(), delivery.seq());
+                shared.apart(async move { store.start(&lease, seq).await }).await
+            }
             None => Ok(None),
         };
         match started {
@@ -445,8 +480,9 @@ impl Worker {
 }
 
 /// Whether a handler that is alone with an event takes others along. What it has achieved before is judged by itself.
-fn takes_several(handler: &dyn Handler, delivery: &Delivery) -> bool {
-    handler.at_once() > 1 && delivery.record().progress.is_none() && handler.takes(delivery.event())
+fn takes_several(registered: &Registered, handler: &dyn Handler, delivery: &Delivery) -> bool {
+    let takes = || sound(|| handler.takes(delivery.event())).unwrap_or(false);
+    registered.at_once(1) > 1 && delivery.record().progress.is_none() && takes()
 }
 
 impl std::fmt::Debug for Worker {

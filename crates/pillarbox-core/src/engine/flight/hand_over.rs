@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{Entry, Flight, NOWHERE, State};
 use crate::{
     domain::{Partition, PartitionSet, Seq},
-    port::{Change, Position, Recall, Released, Settlement, Taken},
+    port::{Change, HoldKind, Position, Recall, Released, Settlement, Taken},
 };
 
 impl Flight {
@@ -44,7 +44,11 @@ impl Flight {
             self.durable = self.durable.min(part.mark);
         }
         for hold in recall.holds.iter().filter(|hold| these.contains(hold.partition)) {
-            self.lanes.recall_hold(hold, now);
+            if hold.kind == HoldKind::DeadHead && self.goes_on {
+                self.lanes.go_on(hold, now);
+            } else {
+                self.lanes.recall_hold(hold, now);
+            }
         }
         if hold_failing {
             for (partition, key, seq) in recall.failing.iter().filter(|(partition, ..)| these.contains(*partition)) {
@@ -134,7 +138,7 @@ impl Flight {
         self.keyed.clear();
         self.suspects.clear();
         self.kept_back.clear();
-        self.lanes.retain(|_| false);
+        self.lanes.clear();
         self.busy.fill(0);
         self.stored_mark = None;
         self.position = Position::at(NOWHERE);

@@ -50,7 +50,7 @@ pub(crate) use self::{
     reserve::Confirmed,
     work::End,
 };
-use super::settings::Settings;
+use super::settings::{OnDeadHead, Settings};
 use crate::{
     domain::{Epoch, Key, Partition, PartitionSet, Seq},
     port::{Position, Settlement},
@@ -125,6 +125,8 @@ pub(crate) struct Flight {
     paused: bool,
     settle_batch: usize,
     unsettled_limit: usize,
+    /// A dead head keeps no key back.
+    goes_on: bool,
 }
 
 #[derive(Debug)]
@@ -173,6 +175,7 @@ impl Flight {
             paused: false,
             settle_batch: settings.settle_batch,
             unsettled_limit: settings.unsettled_limit(),
+            goes_on: settings.on_dead_head == OnDeadHead::GoOn,
         }
     }
 

@@ -159,7 +159,7 @@ impl Flight {
     pub(crate) fn take_load(&mut self, workers: usize) -> Load {
         let paused = std::mem::take(&mut self.paused) || self.idle_workers > 0;
         let waiting = self.queues.waiting();
-        if !paused && waiting >= workers {
+        if !paused && waiting > 0 {
             Load::Saturated
         } else if waiting == 0 && self.idle_workers * 2 >= workers {
             Load::Idle

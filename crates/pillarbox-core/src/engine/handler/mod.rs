@@ -78,7 +78,8 @@ pub trait Handler: Send + Sync + 'static {
         None
     }
 
-    /// Whether an event concerns it at all. If not, it is not called, has had its part, and its circuit has no say.
+    /// Whether an event concerns it at all. If not, it is not called, has had its part, and its circuit has no say. A panic
+    /// is a failure with this event.
     fn takes(&self, event: &Event) -> bool {
         let _ = event;
         true

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     domain::{AggregateType, Codecs, Event, EventType, RetryPolicy, Route},
-    engine::{error::OutboxError, settings::Settings},
+    engine::{calling::sound, error::OutboxError, settings::Settings},
 };
 
 /// What a node with handlers of every event publishes as a route.
@@ -36,9 +36,9 @@ impl Registered {
     }
 
     /// How many events it takes at once, where no other handler has them.
-    fn at_once(&self, in_tx: usize) -> usize {
+    pub(crate) fn at_once(&self, in_tx: usize) -> usize {
         match &self.runs {
-            Runs::Each(handler) => handler.at_once(),
+            Runs::Each(handler) => sound(|| handler.at_once()).unwrap_or(1),
             Runs::Batch { most, .. } => *most,
             Runs::InTx(_) => in_tx,
         }

@@ -1,13 +1,27 @@
 //! O7: takeover and hand-over with the default times, in virtual time.
 
-use std::time::Duration;
-
-use pillarbox_core::{
-    Outbox,
-    domain::{NodeId, PartitionSet, Status},
-    port::{AdminStore as _, Joining, OwnStore, StoreErrorKind},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    time::Duration,
 };
-use pillarbox_testkit::{Call, Gate, probe::Which};
+
+use parking_lot::Mutex;
+use pillarbox_core::{
+    Delivery, Event, Outbox, RetryPolicy,
+    domain::{Lease, NodeId, PartitionSet, Status},
+    port::{
+        AdminStore as _, Batch, BoxFuture, Joining, OwnStore, ReadStore, Renewal, Settled, StoreError, StoreErrorKind,
+    },
+};
+use pillarbox_testkit::{
+    Call, Gate, MemoryStore,
+    probe::Which,
+    proof::{Layer, Layered},
+};
 use tokio::time::Instant;
 
 use super::{DOWN, Stage, event, keyed, pass, until, write};
@@ -19,6 +33,84 @@ async fn ghost(stage: &Stage) {
     let joining = Joining { node: NodeId::new("ghost"), ttl: 30 * SECOND, routes: Vec::new(), in_flight: 1 };
     let lease = stage.store.inner().join(&joining).await.unwrap();
     stage.store.inner().take(&lease, PartitionSet::ALL).await.unwrap().unwrap();
+}
+
+/// One writes at a time, as on SQLite, and a settle takes a while.
+struct InTurn {
+    turn: tokio::sync::Mutex<()>,
+    settles: Arc<AtomicBool>,
+    renewed: Mutex<mpsc::Sender<()>>,
+}
+
+impl<S: ReadStore + OwnStore> Layer<S> for InTurn {
+    fn renew<'a>(
+        &'a self,
+        store: &'a S,
+        lease: &'a Lease,
+        ttl: Duration,
+    ) -> BoxFuture<'a, Result<Option<Renewal>, StoreError>> {
+        Box::pin(async move {
+            let _turn = self.turn.lock().await;
+            let renewed = store.renew(lease, ttl).await;
+            let _ = self.renewed.lock().send(());
+            renewed
+        })
+    }
+
+    fn settle<'a>(
+        &'a self,
+        store: &'a S,
+        lease: &'a Lease,
+        batch: &'a Batch,
+    ) -> BoxFuture<'a, Result<Settled, StoreError>> {
+        Box::pin(async move {
+            let _turn = self.turn.lock().await;
+            self.settles.store(true, Ordering::Release);
+            pass(Duration::from_millis(50)).await;
+            store.settle(lease, batch).await
+        })
+    }
+}
+
+/// O6: a handler that blocks its runtime stops no settle in its midst, which has what a renewal waits for.
+#[tokio::test]
+async fn a_settle_under_way_goes_on_while_a_handler_blocks_its_runtime() {
+    let store = MemoryStore::new();
+    let (renewed, renewals) = mpsc::channel();
+    let settles = Arc::new(AtomicBool::new(false));
+    let layer = InTurn { turn: tokio::sync::Mutex::default(), settles: settles.clone(), renewed: Mutex::new(renewed) };
+    let renewals = Arc::new(Mutex::new(renewals));
+    let blocks = move |_: Delivery| {
+        let (settles, renewals) = (settles.clone(), renewals.clone());
+        async move {
+            while !settles.load(Ordering::Acquire) {
+                tokio::task::yield_now().await;
+            }
+            let renewals = renewals.lock();
+            renewals.try_iter().for_each(drop);
+            // For twice as long as the lease.
+            (0..40).try_for_each(|_| renewals.recv_timeout(10 * SECOND))
+        }
+    };
+    let outbox = Outbox::multi_node(Layered::new(store.another_process(), layer))
+        .route("Quick", |_: Delivery| async {})
+        .route("Blocks", blocks)
+        .retry(RetryPolicy::never())
+        .heartbeat(Duration::from_millis(50))
+        .stale_after(SECOND)
+        .start()
+        .await
+        .unwrap();
+    let joined = store.fleet().await.unwrap().nodes[0].incarnation;
+    let mut tx = outbox.begin().await.unwrap();
+    tx.write_all(["Blocks", "Quick", "Quick"].map(|of| Event::builder(of).json(&1))).await.unwrap();
+    tx.commit().await.unwrap();
+    while store.stats().await.unwrap().pending() > 0 {
+        pass(Duration::from_millis(5)).await;
+    }
+    assert_eq!(store.stats().await.unwrap().count(Status::Done), 3);
+    assert_eq!(store.fleet().await.unwrap().nodes[0].incarnation, joined, "the lease was kept");
+    outbox.shutdown().await;
 }
 
 /// Its memory is void with the server's crash, and nobody has ended its lease: it does not stand back.

@@ -8,6 +8,7 @@ mod hooks;
 mod interceptors;
 mod late_commit;
 mod lease;
+mod panics;
 mod queues;
 mod race;
 mod settings;

@@ -13,6 +13,8 @@ use super::{ROUTE, Stage, Store, event, keyed, write};
 
 type Node = Builder<Store, mode::MultiNode>;
 
+const MILLI: Duration = Duration::from_millis(1);
+
 async fn refusal(change: fn(Node) -> Node) -> String {
     let stage = Stage::new();
     let refused = change(stage.node()).start().await;
@@ -26,7 +28,7 @@ async fn refusal(change: fn(Node) -> Node) -> String {
 /// B1, M4: a value out of its range is refused with its name, itself and the range.
 #[tokio::test]
 async fn a_setting_out_of_range_is_refused_with_name_value_and_range() {
-    let cases: [(fn(Node) -> Node, &[&str]); 21] = [
+    let cases: [(fn(Node) -> Node, &[&str]); 30] = [
         (|b| b.workers(0), &["workers", "0", "1 to 10000"]),
         (|b| b.workers(10_001), &["workers", "10001", "1 to 10000"]),
         (|b| b.hot_capacity(0), &["hot_capacity", "0", "1 to 1000000"]),
@@ -45,6 +47,15 @@ async fn a_setting_out_of_range_is_refused_with_name_value_and_range() {
         (|b| b.sample_every(Duration::ZERO), &["sample_every", "0ns", "10ms"]),
         (|b| b.heartbeat(Duration::ZERO), &["heartbeat", "0ns", "10ms"]),
         (|b| b.rebalance_every(Duration::ZERO), &["rebalance_every", "0ns", "10ms"]),
+        (|b| b.poll_interval(MILLI, Duration::MAX), &["poll_interval's maximum", "315360000s"]),
+        (|b| b.reservation_ttl(Duration::MAX), &["reservation_ttl", "315360000s"]),
+        (|b| b.sample_every(Duration::MAX), &["sample_every", "315360000s"]),
+        (|b| b.skip_recent(Duration::MAX), &["skip_recent", "315360000s"]),
+        (|b| b.settle_linger(Duration::MAX), &["settle_linger", "315360000s"]),
+        (|b| b.route_grace(Duration::MAX), &["route_grace", "315360000s"]),
+        (|b| b.rebalance_every(Duration::MAX), &["rebalance_every", "315360000s"]),
+        (|b| b.stale_after(Duration::MAX), &["stale_after", "315360000s", "ten years"]),
+        (|b| b.purge(PurgeOptions { every: Duration::MAX, ..PurgeOptions::default() }), &["purge.every", "315360000s"]),
         (|b| b.stale_after(Duration::from_secs(14)), &["stale_after", "14s", "5s", "Set stale_after to 15s or more"]),
         (
             |b| b.heartbeat(Duration::from_secs(30)),
@@ -99,6 +110,31 @@ async fn the_limits_of_the_ranges_are_allowed() {
     outbox.shutdown().await;
     stage.probe.assert_each_once(&ids);
     stage.probe.assert_in_order_per_key();
+}
+
+/// B1: the longest, too. What waits for so long waits, and nothing overflows.
+#[tokio::test(start_paused = true)]
+async fn the_longest_times_are_allowed() {
+    let stage = Stage::new();
+    let years = Duration::from_hours(10 * 365 * 24);
+    let outbox = stage
+        .node()
+        .poll_interval(MILLI, years)
+        .reservation_ttl(years)
+        .sample_every(years)
+        .route_grace(years)
+        .heartbeat(years / 3)
+        .stale_after(years)
+        .rebalance_every(years)
+        .handler_timeout(Duration::MAX)
+        .drain_timeout(Duration::MAX)
+        .purge(PurgeOptions { every: years, ..PurgeOptions::default() })
+        .start()
+        .await
+        .unwrap();
+    write(&outbox, [event(), keyed("k"), keyed("k")]).await;
+    stage.until_count(Status::Done, 3).await;
+    outbox.shutdown().await;
 }
 
 /// D7: starting with nothing to deliver to is an error that says what to do; a writer needs nothing.

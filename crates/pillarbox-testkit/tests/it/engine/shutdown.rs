@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use pillarbox_core::{Outbox, domain::Status, engine::PurgeOptions};
+use pillarbox_core::{
+    Outbox,
+    domain::{Key, Partition, Status},
+    engine::PurgeOptions,
+};
 use pillarbox_testkit::{
     Call,
     probe::{End, Which},
@@ -45,6 +49,30 @@ async fn parts_stop_in_their_order_and_stopping_twice_is_fine() {
     assert_eq!(next.partitions_owned(), 256, "free at once");
     stage.probe.wait_for(2).await;
     next.shutdown().await;
+}
+
+/// D12, O7: a graceful time may be for ever: then handlers are waited for, in a rebalancing and in a shutdown.
+#[tokio::test(start_paused = true)]
+async fn a_graceful_time_without_an_end_is_waited_for() {
+    let stage = Stage::new();
+    let of_upper = |key: &String| Partition::of_key(&Key::from(key.as_str())).0 >= 128;
+    let key = (0..).map(|n| format!("k{n}")).find(of_upper).unwrap();
+    let endless = stage.node().drain_timeout(Duration::MAX).handler_timeout(Duration::MAX);
+    let one = endless.start().await.unwrap();
+    let handler = stage.probe.stop(Which::any(), 1);
+    let ids = write(&one, [keyed(&key)]).await;
+    handler.reached().await;
+    let two = stage.another_process().node().start().await.unwrap();
+    until("all but one", || two.partitions_owned() == 127).await;
+    let closing = tokio::spawn(async move { one.shutdown().await });
+    until("the rest", || two.partitions_owned() == 255).await;
+    pass(Duration::from_hours(24)).await;
+    assert!(!closing.is_finished());
+    handler.open();
+    closing.await.unwrap();
+    assert_eq!((stage.row(ids[0]).await.status, stage.probe.log().begun()), (Status::Done, 1));
+    until("the whole", || two.partitions_owned() == 256).await;
+    two.shutdown().await;
 }
 
 /// D12: a handler that does not finish in time is dropped, and no attempt counts; the call returns.

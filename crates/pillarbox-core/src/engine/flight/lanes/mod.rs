@@ -324,6 +324,16 @@ impl Lanes {
         self.tend(&hold.key);
     }
 
+    /// The hold of a dead head, at a takeover, where keys don't wait for such: the key goes on. What follows is found from the
+    /// head on, which may have been replayed; and the table gets a hold that says so.
+    pub(crate) fn go_on(&mut self, hold: &Hold, now: Instant) {
+        let follow = Hold { kind: HoldKind::Overflow, ..hold.clone() };
+        self.changes.push(HoldChange::Clear { partition: hold.partition, key: hold.key.clone() });
+        self.clearing.insert(hold.key.clone(), hold.partition);
+        self.changes.push(HoldChange::Set(follow.clone()));
+        self.recall_hold(&follow, now);
+    }
+
     /// Whether a hold that the table shows is on its way out.
     pub(crate) fn is_clearing(&self, key: &Key) -> bool {
         self.clearing.contains_key(key)
@@ -410,6 +420,11 @@ impl Lanes {
     /// Whether lanes wait for their hold, so that a settle should come even without outcomes.
     pub(crate) fn has_changes(&self) -> bool {
         !self.changes.is_empty()
+    }
+
+    /// Forgets everything. Nothing is counted on the way: after a panic in its midst, nothing here need agree.
+    pub(crate) fn clear(&mut self) {
+        *self = Self { unread: self.unread, ..Self::new(self.lane_capacity, self.capacity) };
     }
 
     /// Forgets the lanes of partitions that are no longer owned.

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::{step::step, *};
+use crate::domain::Load;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
@@ -458,4 +459,60 @@ fn what_comes_before_an_event_is_asked_from_the_mark_and_not_from_the_position()
     world.play(&Step::Reserve(Some(0)));
     let Before::Ask(Ask { from, .. }) = world.flight.before_expected() else { panic!("it is the only one") };
     assert_eq!(from, Seq(4));
+}
+
+/// D13, decision 10: the suspects that a crash leaves are as many as were in flight: what a settle under way holds is so, too.
+#[test]
+fn no_more_is_in_flight_at_a_crash_than_was_published() {
+    let (workers, hot) = (3, 2);
+    let settings = Settings { workers, settle_batch: 1, hot_capacity: hot, cold_capacity: 100, ..settings() };
+    let (bound, limit) = (settings.in_flight_bound() as usize, settings.unsettled_limit());
+    let mut world = World::with(settings);
+    (0..50).for_each(|_| world.play(&Step::Write(None)));
+    world.play(&Step::Page(100));
+    // Workers that are as busy as they may be, twice: while a settle is under way, and after it has begun.
+    let deliver = |world: &mut World| {
+        loop {
+            while world.running.len() < workers && world.flight.unsettled() < limit {
+                let running = world.running.len();
+                world.play(&Step::Draw);
+                if world.running.len() == running {
+                    return;
+                }
+            }
+            if world.running.len() < workers {
+                return;
+            }
+            world.play(&Step::Done(0));
+        }
+    };
+    deliver(&mut world);
+    (0..workers).for_each(|_| world.play(&Step::Done(0)));
+    let under_way = world.flight.unsettled();
+    world.play(&Step::BeginSettle);
+    deliver(&mut world);
+    let in_flight = under_way + world.flight.unsettled() + world.running.len();
+    assert!(in_flight > limit + workers, "a settle under way and as much again: {in_flight}");
+    assert!(in_flight + hot <= bound, "{in_flight} and {hot} hot ones are more than {bound}");
+}
+
+/// O5: a node is saturated as soon as somebody waits while all workers are busy all the time: twelve slow keys on eight
+/// workers are four that wait.
+#[test]
+fn a_node_is_saturated_when_anything_waits_and_no_worker_has_paused() {
+    let settings = Settings { workers: 2, cold_capacity: 100, ..settings() };
+    let mut world = World::with(settings);
+    // From here on its workers have something to do.
+    (0..10).for_each(|_| world.flight.set_idle(false));
+    (0..3).for_each(|key| world.play(&Step::Write(Some(key))));
+    world.play(&Step::Page(100));
+    world.flight.take_load(2);
+    (0..2).for_each(|_| world.play(&Step::Draw));
+    assert_eq!(world.flight.take_load(2), Load::Saturated, "one waits");
+    world.flight.set_idle(true);
+    world.flight.set_idle(false);
+    assert_eq!(world.flight.take_load(2), Load::Busy, "a worker had a pause");
+    world.play(&Step::Done(0));
+    world.play(&Step::Draw);
+    assert_eq!(world.flight.take_load(2), Load::Busy, "nobody waits");
 }
