@@ -11,6 +11,20 @@ pub(crate) fn of(error: sqlx::Error) -> StoreError {
     StoreError::new(kind, message).caused_by(error)
 }
 
+/// An error of a connect, where what is missing is no table.
+pub(crate) fn of_connect(error: sqlx::Error) -> StoreError {
+    let message = match number(&error) {
+        Some(NO_DATABASE) => "there is no such database: create it, or correct the database URL",
+        // Who may not use a database is not told whether it is there.
+        Some(NO_ACCESS) => {
+            "there is no such database, or the user has no right to it: create it and grant the right, or correct the \
+             database URL"
+        }
+        _ => return of(error),
+    };
+    StoreError::new(StoreErrorKind::Rejected, message).caused_by(error)
+}
+
 /// Whether the connection is lost.
 pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
     match error {
@@ -43,6 +57,8 @@ pub(crate) fn number(error: &sqlx::Error) -> Option<u16> {
 }
 
 pub(crate) const DUPLICATE: u16 = 1062;
+const NO_DATABASE: u16 = 1049;
+const NO_ACCESS: u16 = 1044;
 const LOCK_TIMEOUT: u16 = 1205;
 const DEADLOCK: u16 = 1213;
 /// A record has changed since it was read (MariaDB, where snapshots are strict).
@@ -109,6 +125,8 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
     }
 }
 
+const UNREACHABLE: &str = "the server can't be reached: check that it runs, and host and port in the database URL";
+
 fn of_io(kind: io::ErrorKind) -> (StoreErrorKind, &'static str) {
     match kind {
         // That is how the driver tells what went wrong in TLS once the server has agreed to it.
@@ -120,6 +138,14 @@ fn of_io(kind: io::ErrorKind) -> (StoreErrorKind, &'static str) {
             StoreErrorKind::Unavailable,
             "a file that the database URL names can't be opened: the server's socket, or a certificate",
         ),
-        _ => (StoreErrorKind::Unavailable, BROKEN),
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::ConnectionAborted
+        | io::ErrorKind::NotConnected
+        | io::ErrorKind::TimedOut
+        | io::ErrorKind::WriteZero => (StoreErrorKind::Unavailable, BROKEN),
+        // A refusal, or a name that nobody knows, for which there is no kind.
+        _ => (StoreErrorKind::Unavailable, UNREACHABLE),
     }
 }
