@@ -186,6 +186,11 @@ fn resolve(path: &str, value: &mut Value) -> Result<(), ConfigError> {
 fn secret(path: &str, dict: &Dict) -> Result<Option<String>, ConfigError> {
     let mut entries = dict.iter();
     let (Some((key, Value::String(_, from))), None) = (entries.next(), entries.next()) else { return Ok(None) };
+    // The secret itself, most likely, which is not repeated.
+    if from.contains("://") && matches!(key.as_str(), "file" | "env") {
+        let what = format!("is to be read from the {key} of a name that is a URL: give the URL as a text, or the name");
+        return Err(ConfigError::at(path, what));
+    }
     match key.as_str() {
         "file" => {
             let text = fs::read_to_string(from)
