@@ -10,6 +10,7 @@ mod private;
 mod relay;
 mod secrets;
 mod status;
+mod tables;
 mod telemetry;
 
 use std::{
