@@ -2,6 +2,8 @@
 
 use std::{error::Error as StdError, fmt, io::Write as _};
 
+use crate::{out::harmless, secret::untold};
+
 /// What went wrong, why, and what to do about it.
 #[derive(Debug)]
 pub(crate) struct Error {
@@ -25,10 +27,15 @@ impl Error {
         self
     }
 
+    /// As it may be shown: without what others could have put in, and without the credentials that were typed.
+    pub(crate) fn for_terminal(&self) -> String {
+        untold(&harmless(&self.to_string()))
+    }
+
     /// Prints to stderr.
     pub(crate) fn print(&self) {
         // Nobody is left to tell if stderr is gone.
-        let _ = writeln!(std::io::stderr(), "{self}");
+        let _ = writeln!(std::io::stderr(), "{}", self.for_terminal());
     }
 }
 

@@ -106,7 +106,7 @@ impl Place {
                 eprintln!("there is no outbox with the prefix {prefix:?}: only dead letters are shown");
                 Ok(Some(Opened::Letters(letters)))
             }
-            (Err(error), _) => Err(unreadable(error)),
+            (Err(error), _) => Err(unreadable(error, store.kind())),
         }
     }
 

@@ -6,6 +6,8 @@ use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 mod admin;
+mod advice;
+mod arguments;
 mod config;
 mod dead;
 mod demo;
@@ -16,6 +18,7 @@ mod letters;
 mod migrate;
 mod out;
 mod relay;
+mod secret;
 mod status;
 mod store;
 
@@ -52,7 +55,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli: Cli = match arguments::read() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
     // A relay's logs are a part of its configuration.
     let quiet = match cli.command {
         Command::Relay(_) => false,

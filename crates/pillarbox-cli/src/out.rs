@@ -33,10 +33,17 @@ pub(crate) fn size() -> Option<(usize, usize)> {
     Some((rows.into(), columns.into()))
 }
 
-/// Text of others, without the characters that would move the cursor or change colours; line ends stay.
+/// Text of others, without the characters that would move the cursor, change colours or turn the direction of writing;
+/// line ends stay.
 pub(crate) fn harmless(text: &str) -> String {
-    let shown = |c: char| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c };
+    let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let shown = |c: char| if c.is_control() && c != '\n' && c != '\t' || turns(c) { '\u{fffd}' } else { c };
     text.chars().map(shown).collect()
+}
+
+/// The same on one line, for a place within a line.
+pub(crate) fn one_line(text: &str) -> String {
+    harmless(text).replace(['\n', '\t'], " ")
 }
 
 #[cfg(test)]
@@ -46,5 +53,6 @@ mod tests {
     #[test]
     fn what_an_event_says_does_not_reach_the_terminal_as_a_command() {
         assert_eq!(harmless("a\u{1b}[2Jb\r\nc\td"), "a\u{fffd}[2Jb\u{fffd}\nc\td");
+        assert_eq!(one_line("a\u{9b}31m\nb\u{202e}"), "a\u{fffd}31m b\u{fffd}");
     }
 }

@@ -1,9 +1,9 @@
 //! The database that a subcommand works on.
 
 use clap::Args;
-use pillarbox::{AnyOptions, AnyStore, Kind, StoreError, StoreErrorKind, port::UpkeepStore as _};
+use pillarbox::{AnyOptions, AnyStore, Kind, StoreError, port::UpkeepStore as _};
 
-use crate::error::Error;
+use crate::{advice, error::Error};
 
 /// Which outbox.
 #[derive(Debug, Args)]
@@ -13,10 +13,10 @@ pub(crate) struct Database {
     db: String,
     /// What the names of the outbox's tables begin with.
     #[arg(long, value_name = "NAME", env = "PILLARBOX_PREFIX", default_value = "outbox_")]
-    prefix: String,
+    pub(crate) prefix: String,
     /// The schema that the tables lie in; for MySQL and MariaDB the database. Default: the connection's own.
     #[arg(long, value_name = "NAME", env = "PILLARBOX_SCHEMA")]
-    schema: Option<String>,
+    pub(crate) schema: Option<String>,
 }
 
 impl Database {
@@ -48,19 +48,14 @@ impl Database {
     async fn open_at(&self, url: &str) -> Result<AnyStore, Error> {
         let kind = self.kind()?;
         self.options().open(url).await.map_err(|error| {
-            let advice = match (error.kind(), kind) {
-                (StoreErrorKind::Rejected, _) => "look at name and password in the URL, at the prefix and the schema",
-                (_, Kind::Sqlite) => "look whether the file is there, and whether you may write to it and its folder",
-                _ => "look whether the server runs, and whether host, port, name and password are right",
-            };
-            Error::new(format!("the {kind} database could not be opened")).caused_by(error).advice(advice)
+            advice::caused(Error::new(format!("the {kind} database could not be opened")), error, kind)
         })
     }
 
     /// Opens it, and finds the tables of this program's version.
     pub(crate) async fn open_migrated(&self) -> Result<AnyStore, Error> {
         let store = self.open_there().await?;
-        store.check().await.map_err(unreadable)?;
+        store.check().await.map_err(|error| unreadable(error, store.kind()))?;
         Ok(store)
     }
 
@@ -71,15 +66,8 @@ impl Database {
 }
 
 /// Why an outbox can't be read.
-pub(crate) fn unreadable(error: StoreError) -> Error {
-    let failed = Error::new("the outbox can't be read");
-    match error.kind() {
-        StoreErrorKind::Schema => failed.caused_by(error).advice("pillarbox migrate --db URL"),
-        StoreErrorKind::Unavailable => failed
-            .caused_by(error)
-            .advice("look whether the server runs, and whether host and port in the URL are right"),
-        _ => failed.caused_by(error),
-    }
+pub(crate) fn unreadable(error: StoreError, kind: Kind) -> Error {
+    advice::caused(Error::new("the outbox can't be read"), error, kind)
 }
 
 /// The same database for who only looks at it: a file that is missing is not made.

@@ -174,7 +174,7 @@ impl Line {
             Ok(connection)
         };
         match timeout(CONNECT, connecting).await {
-            Ok(connected) => connected.map_err(error::of),
+            Ok(connected) => connected.map_err(error::of_connect),
             Err(_) => Err(StoreError::new(StoreErrorKind::Unavailable, "the server did not answer in time")),
         }
     }

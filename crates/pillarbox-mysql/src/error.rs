@@ -11,6 +11,20 @@ pub(crate) fn of(error: sqlx::Error) -> StoreError {
     StoreError::new(kind, message).caused_by(error)
 }
 
+/// An error of a connect, where what is missing is no table.
+pub(crate) fn of_connect(error: sqlx::Error) -> StoreError {
+    let message = match number(&error) {
+        Some(NO_DATABASE) => "there is no such database: create it, or correct the database URL",
+        // Who may not use a database is not told whether it is there.
+        Some(NO_ACCESS) => {
+            "there is no such database, or the user has no right to it: create it and grant the right, or correct the \
+             database URL"
+        }
+        _ => return of(error),
+    };
+    StoreError::new(StoreErrorKind::Rejected, message).caused_by(error)
+}
+
 /// Whether the connection is lost.
 pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
     match error {
@@ -51,6 +65,8 @@ pub(crate) fn number(error: &sqlx::Error) -> Option<u16> {
 pub(crate) const DUPLICATE: u16 = 1062;
 /// Of a release, when the transaction has ended.
 const NO_SAVEPOINT: u16 = 1305;
+const NO_DATABASE: u16 = 1049;
+const NO_ACCESS: u16 = 1044;
 const LOCK_TIMEOUT: u16 = 1205;
 const DEADLOCK: u16 = 1213;
 /// A record has changed since it was read (MariaDB, where snapshots are strict).
@@ -70,7 +86,6 @@ const LOST: [u16; 9] = [1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161];
 const BUSY: [u16; 10] = [1021, 1037, 1040, 1041, 1129, 1203, 1226, 1317, 1969, 3024];
 /// The server takes no writes: a replica, or one that is about to change its role.
 const READ_ONLY: [u16; 4] = [1290, 1792, 1836, 3032];
-const NO_DATABASE: u16 = 1049;
 pub(crate) const NO_COLUMN: u16 = 1054;
 pub(crate) const NO_TABLE: u16 = 1146;
 /// No such table, column, index or function.
@@ -128,6 +143,8 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
     }
 }
 
+const UNREACHABLE: &str = "the server can't be reached: check that it runs, and host and port in the database URL";
+
 fn of_io(kind: io::ErrorKind) -> (StoreErrorKind, &'static str) {
     match kind {
         // That is how the driver tells what went wrong in TLS once the server has agreed to it.
@@ -139,6 +156,14 @@ fn of_io(kind: io::ErrorKind) -> (StoreErrorKind, &'static str) {
             StoreErrorKind::Unavailable,
             "a file that the database URL names can't be opened: the server's socket, or a certificate",
         ),
-        _ => (StoreErrorKind::Unavailable, BROKEN),
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::ConnectionAborted
+        | io::ErrorKind::NotConnected
+        | io::ErrorKind::TimedOut
+        | io::ErrorKind::WriteZero => (StoreErrorKind::Unavailable, BROKEN),
+        // A refusal, or a name that nobody knows, for which there is no kind.
+        _ => (StoreErrorKind::Unavailable, UNREACHABLE),
     }
 }

@@ -111,6 +111,8 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
     }
 }
 
+const UNREACHABLE: &str = "the server can't be reached: check that it runs, and host and port in the database URL";
+
 fn of_io(kind: io::ErrorKind) -> (StoreErrorKind, &'static str) {
     match kind {
         // That is how the driver tells what went wrong in TLS once the server has agreed to it.
@@ -122,7 +124,15 @@ fn of_io(kind: io::ErrorKind) -> (StoreErrorKind, &'static str) {
             StoreErrorKind::Unavailable,
             "a file that the database URL names can't be opened: the server's socket, or a certificate",
         ),
-        _ => (StoreErrorKind::Unavailable, BROKEN),
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::ConnectionAborted
+        | io::ErrorKind::NotConnected
+        | io::ErrorKind::TimedOut
+        | io::ErrorKind::WriteZero => (StoreErrorKind::Unavailable, BROKEN),
+        // A refusal, or a name that nobody knows, for which there is no kind.
+        _ => (StoreErrorKind::Unavailable, UNREACHABLE),
     }
 }
 

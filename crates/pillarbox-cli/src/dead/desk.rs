@@ -30,7 +30,7 @@ pub(super) struct Desk {
     #[command(flatten)]
     place: Place,
     /// The API instead of a database, such as `https://ops.example.org/api/admin`. It goes before --db.
-    #[arg(long, value_name = "URL", env = "PILLARBOX_API")]
+    #[arg(long, value_name = "URL", env = "PILLARBOX_API", hide_env_values = true)]
     api: Option<String>,
     /// The file with the token for the API; else the environment's PILLARBOX_TOKEN is one.
     #[arg(long, value_name = "FILE", env = "PILLARBOX_TOKEN_FILE")]

@@ -3,7 +3,7 @@
 use console::{measure_text_width, truncate_str};
 use serde_json::Value;
 
-use crate::out::{self, harmless};
+use crate::out::{self, one_line};
 
 const COLUMNS: usize = 7;
 const GAP: &str = "  ";
@@ -30,7 +30,7 @@ impl Table {
         if !items.is_empty() {
             rows.extend(self.head.take());
         }
-        rows.extend(items.iter().map(|item| (self.row)(item).map(|cell| harmless(&cell).replace(['\n', '\t'], " "))));
+        rows.extend(items.iter().map(|item| (self.row)(item).map(|cell| one_line(&cell))));
         for row in &rows {
             for (width, cell) in self.widths.iter_mut().zip(row) {
                 *width = (*width).max(measure_text_width(cell));

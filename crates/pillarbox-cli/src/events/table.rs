@@ -4,7 +4,7 @@ use console::{measure_text_width, truncate_str};
 use pillarbox::{Found, Timestamp};
 
 use crate::{
-    out::harmless,
+    out::one_line,
     status::{for_people, seconds},
 };
 
@@ -91,7 +91,7 @@ impl Table {
             time,
             error.lines().next().unwrap_or_default().to_owned(),
         ]
-        .map(|cell| harmless(&cell).replace(['\n', '\t'], " "))
+        .map(|cell| one_line(&cell))
     }
 
     /// The widths, with the names cut if that leaves room for the error.

@@ -16,7 +16,7 @@ use pillarbox_relay::{
     config::{self, Config, OutboxConfig, Source},
 };
 
-use crate::{error::Error, interrupt::interrupted, store::to_look_at};
+use crate::{advice, error::Error, interrupt::interrupted, out::harmless, secret::untold, store::to_look_at};
 
 /// Send the events of an outbox to brokers.
 #[derive(Debug, ClapArgs)]
@@ -36,7 +36,12 @@ pub(crate) struct Args {
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
-    let (path, value) = text.split_once('=').ok_or("a path, a `=` and a value, such as outbox.workers=100")?;
+    const FORM: &str = "a path, a `=` and a value, such as outbox.workers=100";
+    let (path, value) = text.split_once('=').ok_or(FORM)?;
+    // A URL with a parameter, whose path was forgotten.
+    if path.contains([':', '/', '@']) {
+        return Err(FORM.into());
+    }
     Ok((path.trim().to_owned(), value.trim().to_owned()))
 }
 
@@ -126,7 +131,8 @@ async fn open(outbox: &OutboxConfig, url: &str) -> Result<AnyStore, Error> {
     if let Some(schema) = outbox.schema() {
         options = options.schema(schema);
     }
-    let refused = |error| Error::new("outbox.url: the database could not be opened").caused_by(error);
+    let kind = kind(url)?;
+    let refused = |error| advice::caused(Error::new("[outbox]: the database could not be opened"), error, kind);
     options.open(url).await.map_err(refused)
 }
 
@@ -137,7 +143,7 @@ async fn check(config: &Config) -> Result<ExitCode, Error> {
         Ok(()) => println!("{what}  ok"),
         Err(error) => {
             good = false;
-            println!("{what}  FAILED: {error}");
+            println!("{what}  FAILED: {}", untold(&harmless(&error)));
         }
     };
     let store = open_to_look(&config.outbox).await;
@@ -163,9 +169,11 @@ async fn check(config: &Config) -> Result<ExitCode, Error> {
 }
 
 async fn open_to_look(outbox: &OutboxConfig) -> Result<AnyStore, Error> {
-    let kind = Kind::of(outbox.url())
-        .map_err(|error| Error::new("outbox.url: the database could not be opened").caused_by(error))?;
-    open(outbox, &to_look_at(kind, outbox.url())).await
+    open(outbox, &to_look_at(kind(outbox.url())?, outbox.url())).await
+}
+
+fn kind(url: &str) -> Result<Kind, Error> {
+    Kind::of(url).map_err(|error| Error::new("outbox.url: the database is not known").caused_by(error))
 }
 
 /// In one line.

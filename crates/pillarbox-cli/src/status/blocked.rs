@@ -4,7 +4,7 @@ use pillarbox::{AnyStore, Found, Query, Status, Timestamp, port::AdminStore as _
 use serde::Serialize;
 
 use super::{for_people, seconds};
-use crate::error::Error;
+use crate::{error::Error, out::one_line, store::unreadable};
 
 /// So many are shown; more would hide what matters.
 const SHOWN: usize = 20;
@@ -46,7 +46,7 @@ impl Blocked {
                     break;
                 }
                 let listing = store.list(&query, seq, PAGE).await;
-                let listing = listing.map_err(|error| Error::new("the blocked keys can't be read").caused_by(error))?;
+                let listing = listing.map_err(|error| unreadable(error, store.kind()))?;
                 seen += listing.events.len();
                 blocked.keys.extend(listing.events.iter().filter_map(|found| BlockedKey::of(found, now)));
                 from = listing.next;
@@ -64,12 +64,13 @@ impl Blocked {
         writeln!(text, "\nblocked keys")?;
         for blocked in &self.keys {
             let BlockedKey { key, status, event_type, event_id, attempts, .. } = blocked;
+            let (key, event_type, event_id) = (one_line(key), one_line(event_type), one_line(event_id));
             let since = for_people(blocked.blocked_seconds);
             let tries = if *attempts == 1 { "attempt" } else { "attempts" };
             writeln!(text, "  {key}: {status} for {since} behind {event_type} {event_id}, {attempts} {tries}")?;
             if let Some(error) = &blocked.error {
                 // One line: the whole text is in the JSON.
-                writeln!(text, "    {}", error.lines().next().unwrap_or_default())?;
+                writeln!(text, "    {}", one_line(error.lines().next().unwrap_or_default()))?;
             }
         }
         if self.more {

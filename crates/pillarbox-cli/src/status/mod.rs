@@ -10,7 +10,11 @@ use pillarbox::{AnyStore, Fleet, NodeStatus, Partition, Standing, Stats, Status,
 use serde::Serialize;
 
 use self::blocked::Blocked;
-use crate::{error::Error, out, store::Database};
+use crate::{
+    error::Error,
+    out::{self, one_line},
+    store::{Database, unreadable},
+};
 
 /// Show what waits, what is dead, which nodes own what, and which keys are blocked
 #[derive(Debug, ClapArgs)]
@@ -92,7 +96,7 @@ struct Partitions {
 
 impl View {
     async fn read(store: &AnyStore, database: &'static str) -> Result<Self, Error> {
-        let unreadable = |error| Error::new("the outbox can't be read").caused_by(error);
+        let unreadable = |error| unreadable(error, store.kind());
         let stats = store.stats().await.map_err(unreadable)?;
         let fleet = store.fleet().await.map_err(unreadable)?;
         let blocked = Blocked::read(store, stats.now).await?;
@@ -155,7 +159,8 @@ impl View {
         if self.nodes.is_empty() {
             return writeln!(text, "no nodes: nobody delivers these events");
         }
-        let width = self.nodes.iter().map(|node| node.name.chars().count()).max().unwrap_or(0).max(4);
+        let name = |node: &Node| one_line(&node.name);
+        let width = self.nodes.iter().map(|node| name(node).chars().count()).max().unwrap_or(0).max(4);
         writeln!(text, "{:<width$}  {:<22}  {:<10}  {:>10}  routes", "node", "lease", "up for", "partitions")?;
         for node in &self.nodes {
             let lease = if node.live && node.weight == 0 {
@@ -166,9 +171,9 @@ impl View {
                 format!("LAPSED {} ago", for_people(-node.lease_seconds))
             };
             let up = for_people(node.up_seconds);
-            let routes = if node.routes.is_empty() { "-".into() } else { node.routes.join(" ") };
+            let routes = if node.routes.is_empty() { "-".into() } else { one_line(&node.routes.join(" ")) };
             let partitions = node.partitions.len();
-            writeln!(text, "{:<width$}  {lease:<22}  {up:<10}  {partitions:>10}  {routes}", node.name)?;
+            writeln!(text, "{:<width$}  {lease:<22}  {up:<10}  {partitions:>10}  {routes}", name(node))?;
         }
         let Partitions { owned, owned_by_lapsed, free } = self.partitions;
         writeln!(text, "\n{owned} of 256 partitions have a live owner")?;

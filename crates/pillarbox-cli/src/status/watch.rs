@@ -34,7 +34,7 @@ pub(super) async fn run(
             let text = match View::read(store, database).await {
                 Ok(view) if json => as_json(serde_json::to_string(&view))?,
                 Ok(view) => view.as_text(),
-                Err(error) if !json && out::is_terminal() => format!("{error}\n"),
+                Err(error) if !json && out::is_terminal() => error.for_terminal() + "\n",
                 Err(error) => {
                     error.print();
                     String::new()

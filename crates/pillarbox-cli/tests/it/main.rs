@@ -2,11 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test")]
 
+mod advice;
 mod dead;
 mod events;
 mod letters;
 mod private;
 mod relay;
+mod secrets;
+mod status;
+mod tables;
 mod telemetry;
 
 use std::{
@@ -468,7 +472,7 @@ fn a_refused_login_and_a_user_who_may_make_no_tables_are_told_apart() {
     let refused = pillarbox(&["migrate", "--db", &format!("{scheme}://nobody:wrong@{host}")]);
     assert_eq!(refused.status.code(), Some(1));
     let said = stderr(&refused);
-    assert!(said.contains("try: look at name, password") && !said.contains("make tables"), "{said}");
+    assert!(said.contains("try: look at name and password") && !said.contains("make tables"), "{said}");
     assert!(!said.contains("wrong"), "{said}");
 
     database.run("revoke create on schema public from pg_database_owner").expect("the owner gives up a right");

@@ -229,6 +229,11 @@ fn secret(path: &str, dict: &Dict) -> Result<Option<String>, ConfigError> {
     if path.starts_with("rules.") && from.contains('{') {
         return Ok(None);
     }
+    // The secret itself, most likely, which is not repeated.
+    if from.contains("://") && matches!(key.as_str(), "file" | "env") {
+        let what = format!("is to be read from the {key} of a name that is a URL: give the URL as a text, or the name");
+        return Err(ConfigError::at(path, what));
+    }
     match key.as_str() {
         "file" => {
             let text = fs::read_to_string(from)

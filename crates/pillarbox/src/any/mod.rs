@@ -65,6 +65,18 @@ impl AnyStore {
         }
     }
 
+    /// The version of the tables that this program works with; the table `outbox_schema` has the one that is there.
+    pub fn tables_version(&self) -> i64 {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => pillarbox_sqlite::VERSION,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => pillarbox_postgres::VERSION,
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => pillarbox_mysql::VERSION,
+        }
+    }
+
     /// The store as the engine sees it.
     pub fn as_dyn(&self) -> &dyn Store {
         match self {

@@ -1,6 +1,6 @@
 //! From a URL to a store.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use pillarbox_core::port::{StoreError, StoreErrorKind};
 
@@ -73,10 +73,12 @@ impl fmt::Display for Kind {
 pub struct AnyOptions {
     prefix: Option<String>,
     schema: Option<String>,
+    pool_size: Option<u32>,
+    answer_within: Option<Duration>,
 }
 
 impl AnyOptions {
-    /// The defaults: the prefix `outbox_`, and the schema that the connection has.
+    /// The defaults: the prefix `outbox_`, the schema that the connection has, a pool of 4, and the database's own patience.
     pub fn new() -> Self {
         Self::default()
     }
@@ -92,6 +94,23 @@ impl AnyOptions {
     #[must_use]
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = Some(schema.into());
+        self
+    }
+
+    /// Sets how many connections the application's transactions share; the store keeps a few of its own besides, and as many
+    /// others for transactional handlers on PostgreSQL, MySQL and MariaDB. Default: 4. At least one is kept.
+    #[must_use]
+    pub fn pool_size(mut self, connections: u32) -> Self {
+        self.pool_size = Some(connections);
+        self
+    }
+
+    /// Sets how long the store's own calls wait for the database before they give up. Default: 30 seconds on PostgreSQL,
+    /// MySQL and MariaDB. A SQLite file is always there, and what is waited for is another connection's write lock: the
+    /// busy timeout, 5 seconds by default.
+    #[must_use]
+    pub fn answer_within(mut self, limit: Duration) -> Self {
+        self.answer_within = Some(limit);
         self
     }
 
@@ -145,9 +164,15 @@ impl AnyOptions {
                 format!("SQLite has no schemas: leave out the schema {schema:?}, or use a prefix"),
             ));
         }
-        let options = crate::SqliteOptions::new();
-        Ok(match self.prefix {
-            Some(prefix) => options.prefix(prefix),
+        let mut options = crate::SqliteOptions::new();
+        if let Some(prefix) = self.prefix {
+            options = options.prefix(prefix);
+        }
+        if let Some(limit) = self.answer_within {
+            options = options.busy_timeout(limit);
+        }
+        Ok(match self.pool_size {
+            Some(connections) => options.pool_size(connections),
             None => options,
         })
     }
@@ -161,6 +186,12 @@ impl AnyOptions {
         if let Some(schema) = self.schema {
             options = options.schema(schema);
         }
+        if let Some(connections) = self.pool_size {
+            options = options.pool_size(connections);
+        }
+        if let Some(limit) = self.answer_within {
+            options = options.answer_within(limit);
+        }
         options
     }
 
@@ -172,6 +203,12 @@ impl AnyOptions {
         }
         if let Some(schema) = self.schema {
             options = options.schema(schema);
+        }
+        if let Some(connections) = self.pool_size {
+            options = options.pool_size(connections);
+        }
+        if let Some(limit) = self.answer_within {
+            options = options.answer_within(limit);
         }
         options
     }
@@ -231,5 +268,27 @@ mod tests {
     async fn sqlite_refuses_a_schema() {
         let error = AnyOptions::new().schema("app").open("sqlite::memory:").await.unwrap_err();
         assert!(error.to_string().contains("SQLite has no schemas"), "{error}");
+    }
+
+    #[cfg(feature = "sqlite")]
+    #[tokio::test]
+    async fn pool_and_patience_are_those_of_the_options() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("a.db").display());
+        let patience = Duration::from_millis(20);
+        let store = AnyOptions::new().pool_size(7).answer_within(patience).open(&url).await.unwrap();
+        let AnyStore::Sqlite(store) = store else { panic!("{url}") };
+        assert_eq!(store.pool().options().get_max_connections(), 7);
+        let mut connection = store.pool().acquire().await.unwrap();
+        let timeout: i64 = sqlx::query_scalar("pragma busy_timeout").fetch_one(&mut *connection).await.unwrap();
+        assert_eq!(timeout, 20);
+    }
+
+    #[cfg(feature = "postgres")]
+    #[tokio::test]
+    async fn the_pool_of_a_server_has_the_size_of_the_options() {
+        let store = AnyOptions::new().pool_size(7).open("postgres://nobody@localhost/shop").await.unwrap();
+        let AnyStore::Postgres(store) = store else { panic!("another kind") };
+        assert_eq!(store.pool().options().get_max_connections(), 7);
     }
 }
