@@ -60,6 +60,17 @@ pub enum Error {
     /// There is no such letter.
     #[error("there is no dead letter {0}")]
     NotFound(String),
+    /// There is something in the letter's place that is none.
+    #[error(
+        "dead letter {id} can't be read: it was changed by another program, or written by a newer version of this one. Look at it \
+         with the store's own tools, mend it or remove it there"
+    )]
+    Unreadable {
+        /// Which.
+        id: String,
+        /// What the store says.
+        source: StoreError,
+    },
     /// The letter is not in the state that the action needs.
     #[error("dead letter {id} is {status}, and only PENDING ones can be {action}")]
     NotPending {
@@ -72,7 +83,8 @@ pub enum Error {
     },
     /// It was replayed as often as may be.
     #[error(
-        "dead letter {id} was replayed {replays} times and died each time: mend its cause, then discard it or edit it"
+        "dead letter {id} was replayed {replays} times and died each time, and an edit does not change that: mend the cause, write \
+         the event anew if it is still needed, and discard the letter"
     )]
     TooManyReplays {
         /// Which letter.

@@ -3,7 +3,7 @@
 //! When the process dies:
 //! - before the mark is stored: nothing has happened, and the next delivery is the first;
 //! - **between the mark and the end of the work**: the mark stands, and until its time is over every further delivery is
-//!   told "already". The message is lost if the broker gives up before. That is the price of a guard, and why an
+//!   told "already". A consumer acknowledges it then, and the message is lost. That is the price of a guard, and why an
 //!   [`Inbox`](crate::Inbox), whose mark commits with the work, is the better choice wherever the work is in a database;
 //! - after the work: the mark stands, and the next delivery is told "already", as it should be.
 
@@ -81,8 +81,11 @@ impl Guard {
         self.enabled(settings.enabled).ttl(settings.ttl)
     }
 
-    /// How long a mark stands: longer than the broker may take to deliver a message again. Default: 1 h. At least a
-    /// millisecond.
+    /// How long a mark stands. Default: 1 h. At least a millisecond.
+    ///
+    /// Longer than the broker takes to deliver a message again, as the default is with most: a message whose acknowledgement was
+    /// lost is known, and one whose process died in the middle of the work is dropped. Shorter than that: the latter is done when it
+    /// comes again, and the former is done twice. Copies that a sender or a replay makes are known for this time in either case.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl.max(Duration::from_millis(1));
@@ -153,6 +156,18 @@ impl Guard {
                 self.release_by(consumer, message, &by).await?;
                 Ok(Err(error))
             }
+        }
+    }
+
+    /// Refuses a time that the store does not keep marks for: no message would pass.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match self.store.keeps().filter(|keeps| *keeps != self.ttl && self.enabled) {
+            None => Ok(()),
+            Some(keeps) => Err(Error::Setting(format!(
+                "the guard's ttl is {:?}, and its store keeps marks for {keeps:?}: give both the same (the guard's is set by \
+                 Guard::ttl or guard.ttl, a NATS bucket's by Options::guard)",
+                self.ttl
+            ))),
         }
     }
 

@@ -13,18 +13,19 @@
 //! Parking a message is one step, and the consumer acknowledges after it: if it dies between the two, the message comes again,
 //! and when it fails again it is the same letter.
 
-use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{error::Error as _, fmt, num::NonZeroU32, panic::resume_unwind, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use pillarbox_core::{
     domain::{ERROR_LIMIT, Key, Timestamp, limit},
     port::{
         Actor, Claim, Deed, DeedPlace, DeedQuery, Incoming, Letter, LetterAction, LetterId, LetterPlace, LetterQuery,
-        LetterStatus, LetterStore, Message, Sink, SinkError,
+        LetterStatus, LetterStore, Message, Sink, SinkError, StoreError,
     },
 };
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep_until, timeout};
+use tracing::Instrument as _;
 
 use crate::{DeadLetterSettings, Error, message};
 
@@ -32,11 +33,17 @@ use crate::{DeadLetterSettings, Error, message};
 pub const REPLAY_FOR: &str = "pillarbox-replay-for";
 /// The header of a replayed message that says which replay it is.
 pub const REPLAY_NUMBER: &str = "pillarbox-replay";
+/// The header of a replayed message that says what the message was known by when it was given up. It may stand nowhere else: a
+/// document that can't be read has no id, and the broker's own is another one each time.
+pub const REPLAY_OF: &str = "pillarbox-replay-of";
 
 /// How long a claim stands.
 const CLAIM: Duration = Duration::from_mins(1);
 /// How long a sink may take to answer: its answer is in the letter before the claim is over.
 const WORD: Duration = Duration::from_secs(45);
+
+/// What stands in the history of a letter that was edited.
+const EDIT: &str = "edit";
 
 /// What the claim of a consumer that runs a message alone begins with.
 const ALONE: &str = "alone/";
@@ -169,7 +176,7 @@ impl DeadLetters {
 
     /// The letter of an id.
     pub async fn find(&self, id: &LetterId) -> Result<Option<Letter>, Error> {
-        Ok(self.store.find(id).await?)
+        self.store.find(id).await.map_err(|error| unreadable(id, error))
     }
 
     /// What people have done to letters, the newest first, after a place in that order.
@@ -177,10 +184,28 @@ impl DeadLetters {
         Ok(self.store.deeds(query, after, limit).await?)
     }
 
+    /// Whether a letter was replayed less often than it may be.
+    pub fn may_replay(&self, letter: &Letter) -> bool {
+        letter.replays < self.most_replays
+    }
+
     /// Sends a pending letter to its topic again, for the consumer that gave it up. Of several calls at once one sends it; the
-    /// others are told that somebody is at it, or that it is not pending any more.
+    /// others are told that somebody is at it, or that it is not pending any more. If this future is dropped, what was begun
+    /// comes to its end all the same.
     pub async fn replay(&self, id: &LetterId, actor: &Actor) -> Result<(), Error> {
-        let sink = self.sink.as_ref().ok_or(Error::NoSink)?;
+        let sink = self.sink.clone().ok_or(Error::NoSink)?;
+        let (queue, id, actor) = (self.clone(), id.clone(), actor.clone());
+        // Dropped between the broker's word and the letter's change it would be sent, and leave no trace.
+        let replaying = async move { queue.replay_through(&*sink, &id, &actor).await };
+        tokio::spawn(replaying.in_current_span()).await.unwrap_or_else(|ended| match ended.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            Err(_) => {
+                Err(SinkError::unavailable("the program ends: look at the letter before you replay it again").into())
+            }
+        })
+    }
+
+    async fn replay_through(&self, sink: &dyn Sink, id: &LetterId, actor: &Actor) -> Result<(), Error> {
         let by = pillarbox_core::new_id().to_string();
         let now = self.store.now().await?;
         let claimed = self.change(id, |letter| claimed(letter, now, &by, self.most_replays)).await?;
@@ -223,7 +248,7 @@ impl DeadLetters {
         self.change(id, |letter| {
             free(letter, now, "edited")?;
             check_payload(&letter.content_type, &payload)?;
-            let mut edited = Letter { payload: payload.clone(), ..acted(letter, now, "edit", actor) };
+            let mut edited = Letter { payload: payload.clone(), ..acted(letter, now, EDIT, actor) };
             if let Some(action) = edited.history.last_mut() {
                 action.before = Some(letter.payload.clone());
             }
@@ -352,14 +377,22 @@ impl DeadLetters {
     /// Compares and sets until it is set.
     async fn change(&self, id: &LetterId, to: impl Fn(&Letter) -> Result<Letter, Error>) -> Result<Letter, Error> {
         loop {
-            let Some(stored) = self.store.find(id).await? else { return Err(Error::NotFound(id.to_string())) };
+            let Some(stored) = self.find(id).await? else { return Err(Error::NotFound(id.to_string())) };
             let mut changed = to(&stored)?;
             changed.version = stored.version + 1;
-            if self.store.replace(&changed).await? {
+            if self.store.replace(&changed).await.map_err(|error| unreadable(id, error))? {
                 return Ok(changed);
             }
         }
     }
+}
+
+/// A store that has no letter in a letter's place says so by the reader's error.
+fn unreadable(id: &LetterId, error: StoreError) -> Error {
+    if error.source().is_some_and(<dyn std::error::Error>::is::<serde_json::Error>) {
+        return Error::Unreadable { id: id.to_string(), source: error };
+    }
+    error.into()
 }
 
 /// A new letter.
@@ -370,7 +403,7 @@ fn letter(parked: &Parked<'_>, now: Timestamp) -> Letter {
     if let Some((end, _)) = reason.char_indices().nth(ERROR_LIMIT) {
         reason.truncate(end);
     }
-    let ours = |name: &str| name.eq_ignore_ascii_case(REPLAY_FOR) || name.eq_ignore_ascii_case(REPLAY_NUMBER);
+    let ours = |name: &str| [REPLAY_FOR, REPLAY_NUMBER, REPLAY_OF].iter().any(|ours| name.eq_ignore_ascii_case(ours));
     Letter {
         id: id_of(consumer, &facts.id),
         version: 0,
@@ -397,9 +430,13 @@ fn letter(parked: &Parked<'_>, now: Timestamp) -> Letter {
     }
 }
 
-/// A letter that is pending again: its replays count on.
+/// A letter that is pending again: its replays count on. What a person has put into it stays: the message that comes again may be the
+/// one of before, whose acknowledgement was lost.
 fn again(stored: &Letter, new: &Letter) -> Letter {
-    Letter { version: stored.version, replays: stored.replays, history: stored.history.clone(), ..new.clone() }
+    let is_edited = stored.history.iter().any(|action| action.what == EDIT);
+    let payload = if is_edited { stored.payload.clone() } else { new.payload.clone() };
+    let history = stored.history.clone();
+    Letter { version: stored.version, replays: stored.replays, payload, history, ..new.clone() }
 }
 
 /// The id of the letter of a consumer and a message.
@@ -462,17 +499,18 @@ fn check_payload(content_type: &str, payload: &Bytes) -> Result<(), Error> {
     Ok(())
 }
 
-/// The message of a replay: what it was, under a new id for the broker, which may drop a second one of the old id. The event's
-/// own id is among the attributes, or in the payload, as it was.
+/// The message of a replay: what it was, under a new id for the broker, which may drop a second one of the old id. What it is known
+/// by is in a header of ours.
 fn replayed_message(letter: &Letter) -> Message {
     let mut headers = letter.headers.clone();
     headers.push((REPLAY_FOR.into(), letter.consumer.clone()));
     headers.push((REPLAY_NUMBER.into(), (letter.replays + 1).to_string()));
+    headers.push((REPLAY_OF.into(), letter.event_id.clone()));
     let mut attributes: Vec<_> =
         letter.attributes.iter().map(|(name, value)| (name.clone().into(), value.clone())).collect();
     let is_structured = letter.content_type.starts_with(message::STRUCTURED);
     if !is_structured && !letter.attributes.iter().any(|(name, _)| name == "id") {
-        // No CloudEvent: its id was the broker's, and is needed to know it again.
+        // No CloudEvent: its id was the broker's. Readers without this crate would not know it again.
         attributes.push(("id".into(), letter.event_id.clone()));
     }
     Message {

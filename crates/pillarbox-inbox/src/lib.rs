@@ -23,6 +23,6 @@ pub use consumer::{Builder, Consumer, OnUnknown, WithInbox, metric};
 pub use error::Error;
 pub use guard::{Guard, Guarded};
 pub use inbox::Inbox;
-pub use letters::{DeadLetters, Parked, REPLAY_FOR, REPLAY_NUMBER, id_of};
+pub use letters::{DeadLetters, Parked, REPLAY_FOR, REPLAY_NUMBER, REPLAY_OF, id_of};
 pub use memory::{MemoryGuard, MemoryLetters};
 pub use settings::{ConsumerSettings, DeadLetterSettings, GuardSettings, InboxSettings, Refused};

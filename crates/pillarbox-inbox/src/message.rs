@@ -13,6 +13,8 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use ulid::Ulid;
 
+use crate::letters::REPLAY_OF;
+
 /// The content type of CloudEvents in one document.
 pub(crate) const STRUCTURED: &str = "application/cloudevents+json";
 
@@ -62,7 +64,9 @@ fn attribute<'a>(message: &'a Incoming, document: Option<&'a Document>, name: &s
 }
 
 fn id<'a>(message: &'a Incoming, document: Option<&'a Document>) -> Cow<'a, str> {
-    let own = attribute(message, document, "id");
+    // Of a replay first: what is broken in a message may be its id.
+    let of_replay = message.header(REPLAY_OF).filter(|of| !of.is_empty()).map(Cow::from);
+    let own = of_replay.or_else(|| attribute(message, document, "id"));
     own.or_else(|| message.id.as_deref().map(Cow::from))
         .and_then(storable)
         .unwrap_or_else(|| content_id(message).into())

@@ -29,6 +29,11 @@ pub trait GuardStore: Send + Sync + 'static {
         by: &'a str,
     ) -> BoxFuture<'a, Result<(), StoreError>>;
 
+    /// The only time for which it keeps marks, if it has no other: who asks for another is refused. Unless told otherwise, any will do.
+    fn keeps(&self) -> Option<Duration> {
+        None
+    }
+
     /// Removes marks whose time is over, at most so many, and says how many. A store that removes them by itself answers 0.
     fn purge(&self, most: u32) -> BoxFuture<'_, Result<u64, StoreError>>;
 }

@@ -258,6 +258,7 @@ impl Builder<()> {
     fn start_calls(self, calls: Calls, desk: Option<Arc<dyn Desk>>) -> Result<Consumer, Error> {
         check("the consumer's name", &self.name)?;
         self.settings.check()?;
+        self.guard.as_ref().map_or(Ok(()), Guard::check)?;
         let (_, others) = calls.kinds();
         if others && self.guard.is_none() && !self.without_guard {
             return Err(Error::Setting(

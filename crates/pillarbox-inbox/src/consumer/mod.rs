@@ -50,7 +50,7 @@ use pillarbox_core::{
 use tokio::{
     sync::{Notify, mpsc},
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -71,6 +71,9 @@ const AT_ONCE: usize = 500;
 
 /// How often the lag is looked at.
 const SAMPLE_EVERY: Duration = Duration::from_secs(10);
+
+/// How often finished letters are removed: they are kept for days, and some stores read all letters to find them.
+const PURGE_EVERY: Duration = Duration::from_hours(1);
 
 /// A running consumer. Call [`shutdown`](Self::shutdown) before the process ends; one that is dropped stops too, and what it held
 /// comes again in the broker's own time.
@@ -344,13 +347,16 @@ impl Shared {
         }
     }
 
-    /// Makes room where the time of something is over.
+    /// Makes room where the time of something is over. What is under way when it has to stop is dropped, and nothing is lost by that:
+    /// each removal stands for itself.
     async fn upkeep(self: Arc<Self>, stop: CancellationToken) {
+        stop.run_until_cancelled(self.make_room()).await;
+    }
+
+    async fn make_room(&self) {
+        let mut letters_at = Instant::now();
         loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = sleep(self.settings.upkeep_every) => {}
-            }
+            sleep(self.settings.upkeep_every).await;
             let failed = |what: &str, error: crate::Error| {
                 self.meters.errors.increment(1);
                 tracing::error!(consumer = %self.name, error = &error as &dyn std::error::Error, "{what}");
@@ -360,24 +366,40 @@ impl Shared {
             {
                 failed("the guard's old marks could not be removed; it is tried again", error);
             }
-            if let Err(error) = self.letters.purge().await {
-                failed("finished dead letters could not be removed; it is tried again", error);
-            }
             if let Some(desk) = &self.desk
                 && let Err(error) = desk.rotate().await
             {
                 failed("the inbox could not make room; it is tried again", error);
             }
+            if Instant::now() >= letters_at {
+                match self.letters.purge().await {
+                    Ok(_) => letters_at = Instant::now() + PURGE_EVERY,
+                    Err(error) => failed("finished dead letters could not be removed; it is tried again", error),
+                }
+            }
         }
     }
 
     async fn sample(self: Arc<Self>, stop: CancellationToken) {
+        let mut is_known = true;
         loop {
-            #[expect(clippy::cast_precision_loss, reason = "a gauge of messages")]
-            match self.source.lag().await {
-                Ok(Some(lag)) => self.meters.lag.set(lag as f64),
-                Ok(None) => {}
-                Err(error) => tracing::debug!(consumer = %self.name, %error, "the lag is not known"),
+            let asked = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                asked = self.source.lag() => asked,
+            };
+            match asked {
+                Ok(lag) => {
+                    lag.into_iter().for_each(|messages| self.meters.lag(messages));
+                    is_known = true;
+                }
+                Err(error) => {
+                    self.meters.lag_is_unknown();
+                    // Once: what is wrong with the broker is told by those who receive and acknowledge, too.
+                    if std::mem::take(&mut is_known) {
+                        tracing::warn!(consumer = %self.name, %error, "the lag is not known until the broker answers: its gauge is NaN");
+                    }
+                }
             }
             tokio::select! {
                 () = stop.cancelled() => return,

@@ -1,5 +1,7 @@
 //! The metrics of a consumer. All have the label `consumer`.
 
+use std::sync::OnceLock;
+
 use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 
 /// The names of all metrics, without the prefix.
@@ -20,7 +22,7 @@ pub mod name {
     pub const PARKED: &str = "consumer_parked_total";
     /// Failures of the broker, the database or the dead letter queue; each is tried again.
     pub const ERRORS: &str = "consumer_errors_total";
-    /// Messages that wait at the broker.
+    /// Messages that wait at the broker. There is none where the source can't tell, and it is `NaN` while the broker does not answer.
     pub const LAG: &str = "consumer_lag";
     /// Messages that the consumer holds.
     pub const HELD: &str = "consumer_held";
@@ -37,7 +39,7 @@ pub(super) struct Meters {
     pub(super) deferred: Counter,
     pub(super) parked: Counter,
     pub(super) errors: Counter,
-    pub(super) lag: Gauge,
+    lag: Lag,
     pub(super) held: Gauge,
     pub(super) handler_time: Histogram,
 }
@@ -65,9 +67,34 @@ impl Meters {
             deferred: count(name::DEFERRED, "attempts put off without counting one"),
             parked: count(name::PARKED, "messages put into the dead letter queue"),
             errors: count(name::ERRORS, "failures of the broker, the database or the dead letter queue"),
-            lag: level(name::LAG, "messages that wait at the broker"),
+            lag: Lag { name: full(name::LAG), consumer: consumer.to_owned(), gauge: OnceLock::new() },
             held: level(name::HELD, "messages that the consumer holds"),
             handler_time: histogram!(full(name::HANDLER_TIME), "consumer" => consumer.to_owned()),
+        }
+    }
+}
+
+/// It is there from the first answer on: of a source that can't tell, none is shown.
+struct Lag {
+    name: String,
+    consumer: String,
+    gauge: OnceLock<Gauge>,
+}
+
+impl Meters {
+    #[expect(clippy::cast_precision_loss, reason = "a gauge of messages")]
+    pub(super) fn lag(&self, messages: u64) {
+        let gauge = self.lag.gauge.get_or_init(|| {
+            metrics::describe_gauge!(self.lag.name.clone(), "messages that wait at the broker");
+            gauge!(self.lag.name.clone(), "consumer" => self.lag.consumer.clone())
+        });
+        gauge.set(messages as f64);
+    }
+
+    /// The last value would stand for one that nobody knows.
+    pub(super) fn lag_is_unknown(&self) {
+        if let Some(gauge) = self.lag.gauge.get() {
+            gauge.set(f64::NAN);
         }
     }
 }

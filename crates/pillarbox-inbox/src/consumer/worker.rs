@@ -444,7 +444,7 @@ impl Worker {
         let shared = &self.shared;
         shared.meters.errors.increment(1);
         if is_refused(error) {
-            tracing::error!(consumer = %shared.name, id = &*job.id, error = error as &dyn std::error::Error, reason, bytes = job.message.payload.len(), "the dead letter queue refuses a message: it is held and not acknowledged, its key goes on without it, and the queue is asked every minute. Let the queue take larger values (on NATS by max_payload), or use one in an SQL database");
+            tracing::error!(consumer = %shared.name, id = &*job.id, error = error as &dyn std::error::Error, reason, bytes = job.message.payload.len(), "the dead letter queue refuses a message: it is held and not acknowledged, its key goes on without it, and the queue is asked every minute. If the letter is too large, let the queue take larger values (on NATS by max_payload), or use one in an SQL database");
             return Fate::Aside(job, ASIDE);
         }
         tracing::error!(consumer = %shared.name, id = &*job.id, error = error as &dyn std::error::Error, reason, "a message can't be put into the dead letter queue: it is held, and tried again");
@@ -484,7 +484,7 @@ fn setback(job: &mut Job) -> Duration {
 
 /// Whether asking again changes nothing, unless somebody changes the database.
 fn is_refused(error: &Error) -> bool {
-    matches!(error, Error::Name { .. })
+    matches!(error, Error::Name { .. } | Error::Unreadable { .. })
         || matches!(error, Error::Store(error) if error.kind() == StoreErrorKind::Rejected)
 }
 

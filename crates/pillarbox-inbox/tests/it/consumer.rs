@@ -3,14 +3,16 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::FutureExt as _;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use parking_lot::Mutex;
 use pillarbox_core::{
     Delivery, HandlerError, HandlerExt as _, RetryPolicy,
-    domain::CircuitPolicy,
+    domain::{CircuitPolicy, Timestamp},
     engine::Work,
-    port::{Actor, BoxFuture, InboxStore, InboxUpkeep, Incoming, LetterQuery, LetterStatus, StoreError},
+    port::{
+        Actor, BoxFuture, Deed, DeedPlace, DeedQuery, DeedStore, Gives, InboxStore, InboxUpkeep, Incoming, Letter,
+        LetterId, LetterPlace, LetterQuery, LetterStatus, LetterStore, Received, SinkError, Source, StoreError, Ticket,
+    },
 };
 use pillarbox_inbox::{Consumer, DeadLetters, Guard, Inbox, MemoryGuard, MemoryLetters, OnUnknown, Parked, metric};
 use pillarbox_sqlite::{SqliteInbox, SqliteStore};
@@ -427,10 +429,12 @@ async fn what_a_consumer_does_is_counted() {
         .on_unknown(OnUnknown::Skip)
         .metrics_prefix("shop")
         .handle(seen.handler());
-    let start = || builder.start().now_or_never().unwrap().unwrap();
-    let consumer = metrics::with_local_recorder(&recorder, start);
+    // For its tasks, too, which run on this thread.
+    let recording = metrics::set_default_local_recorder(&recorder);
+    let consumer = builder.start().await.unwrap();
     acknowledged(&broker, "billing", 4).await;
     consumer.shutdown().await;
+    drop(recording);
     let values: BTreeMap<_, _> = shown
         .snapshot()
         .into_vec()
@@ -456,6 +460,147 @@ async fn what_a_consumer_does_is_counted() {
     assert_eq!(*value(metric::HELD), DebugValue::Gauge(0.0.into()));
     let DebugValue::Histogram(times) = value(metric::HANDLER_TIME) else { panic!("times") };
     assert_eq!(times.len(), 4, "one for each call");
+}
+
+/// A source that tells of its lag what it is told to.
+struct Telling {
+    inner: Box<dyn Source>,
+    lag: Arc<Mutex<Result<Option<u64>, SinkError>>>,
+}
+
+impl Source for Telling {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn gives(&self) -> Gives {
+        self.inner.gives()
+    }
+
+    fn receive(&self, most: usize) -> BoxFuture<'_, Result<Vec<Received>, SinkError>> {
+        self.inner.receive(most)
+    }
+
+    fn acknowledge<'a>(&'a self, tickets: &'a [Ticket]) -> BoxFuture<'a, Vec<Result<(), SinkError>>> {
+        self.inner.acknowledge(tickets)
+    }
+
+    fn give_back<'a>(&'a self, tickets: &'a [Ticket]) -> BoxFuture<'a, ()> {
+        self.inner.give_back(tickets)
+    }
+
+    fn lag(&self) -> BoxFuture<'_, Result<Option<u64>, SinkError>> {
+        Box::pin(async { self.lag.lock().clone() })
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), SinkError>> {
+        self.inner.check()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lag_that_nobody_knows_is_not_shown() {
+    let (broker, queue) = place();
+    let recorder = DebuggingRecorder::new();
+    let shown = recorder.snapshotter();
+    let recording = metrics::set_default_local_recorder(&recorder);
+    let lag = Arc::new(Mutex::new(Ok(None)));
+    let source = Telling { inner: Box::new(broker.source(TOPIC, "billing")), lag: lag.clone() };
+    let consumer = Consumer::builder("billing", source, queue);
+    let consumer = consumer.without_guard().handle(Seen::new().handler()).start().await.unwrap();
+    let mut seen = Vec::new();
+    for told in [Ok(None), Ok(Some(7)), Err(SinkError::unavailable("it is away")), Ok(Some(9))] {
+        *lag.lock() = told;
+        tokio::time::sleep(Duration::from_secs(11)).await;
+        let values = shown.snapshot().into_vec();
+        let value = values.into_iter().find(|(key, ..)| key.key().name().ends_with(metric::LAG));
+        seen.push(value.map(|(.., value)| match value {
+            DebugValue::Gauge(value) => value.0,
+            other => panic!("{other:?}"),
+        }));
+    }
+    assert_eq!((seen[0], seen[1], seen[3]), (None, Some(7.0), Some(9.0)));
+    assert!(seen[2].unwrap().is_nan(), "the last value would be a lie: {seen:?}");
+    consumer.shutdown().await;
+    drop(recording);
+}
+
+/// Letters that stand still when they are to be purged, and count how often.
+#[derive(Clone)]
+struct Standing {
+    inner: MemoryLetters,
+    gate: Gate,
+}
+
+impl DeedStore for Standing {
+    fn deeds<'a>(
+        &'a self,
+        query: &'a DeedQuery,
+        after: Option<&'a DeedPlace>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<Deed>, StoreError>> {
+        self.inner.deeds(query, after, limit)
+    }
+}
+
+impl LetterStore for Standing {
+    fn insert<'a>(&'a self, letter: &'a Letter) -> BoxFuture<'a, Result<bool, StoreError>> {
+        self.inner.insert(letter)
+    }
+
+    fn replace<'a>(&'a self, letter: &'a Letter) -> BoxFuture<'a, Result<bool, StoreError>> {
+        self.inner.replace(letter)
+    }
+
+    fn find<'a>(&'a self, id: &'a LetterId) -> BoxFuture<'a, Result<Option<Letter>, StoreError>> {
+        self.inner.find(id)
+    }
+
+    fn list<'a>(
+        &'a self,
+        query: &'a LetterQuery,
+        after: Option<&'a LetterPlace>,
+        limit: u32,
+    ) -> BoxFuture<'a, Result<Vec<Letter>, StoreError>> {
+        self.inner.list(query, after, limit)
+    }
+
+    fn count<'a>(&'a self, query: &'a LetterQuery) -> BoxFuture<'a, Result<u64, StoreError>> {
+        self.inner.count(query)
+    }
+
+    fn purge(&self, finished_before: Timestamp, most: u32) -> BoxFuture<'_, Result<u64, StoreError>> {
+        Box::pin(async move {
+            self.gate.pass().await;
+            self.inner.purge(finished_before, most).await
+        })
+    }
+
+    fn now(&self) -> BoxFuture<'_, Result<Timestamp, StoreError>> {
+        self.inner.now()
+    }
+}
+
+/// Some stores read all letters for it.
+#[tokio::test(start_paused = true)]
+async fn letters_are_purged_once_an_hour_and_a_shutdown_does_not_wait_for_it() {
+    let (broker, gate) = (MemoryBroker::new(), Gate::new());
+    let letters = Standing { inner: MemoryLetters::new(), gate: gate.clone() };
+    let start = || {
+        let queue = DeadLetters::new(letters.clone());
+        let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue);
+        consumer.guard(Guard::new(MemoryGuard::new())).handle(Seen::new().handler()).start()
+    };
+    let first = start().await.unwrap();
+    gate.reached(1).await;
+    let begun = tokio::time::Instant::now();
+    first.shutdown().await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "it stood still: {:?}", begun.elapsed());
+    gate.open();
+    let second = start().await.unwrap();
+    tokio::time::sleep(Duration::from_mins(150)).await;
+    second.shutdown().await;
+    assert_eq!(gate.count(), 1 + 3, "after a minute, and each hour from then on");
 }
 
 /// What has its time over goes without anybody's doing.

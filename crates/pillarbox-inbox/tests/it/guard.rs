@@ -3,8 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use pillarbox_inbox::{Error, Guard, Guarded, MemoryGuard};
+use pillarbox_inbox::{Consumer, Error, Guard, Guarded, MemoryGuard};
+use pillarbox_nats::{Bucket, Options};
 use pillarbox_testkit::ManualClock;
+
+use crate::support::{Seen, TOPIC, place};
 
 #[tokio::test]
 async fn hits_and_misses_are_counted() {
@@ -78,5 +81,22 @@ async fn a_guard_that_is_switched_off_lets_everything_pass() {
     let guard = Guard::new(MemoryGuard::new()).enabled(false);
     for _ in 0..2 {
         assert!(guard.try_process("billing", "m").await.unwrap());
+    }
+}
+
+/// I3: what would keep every message waiting is told at the start.
+#[tokio::test]
+async fn a_guard_that_asks_for_a_time_its_store_does_not_have_is_refused_at_the_start() {
+    let (broker, queue) = place();
+    let bucket = || Options::new("nats://localhost").guard(Bucket::named("marks"), Duration::from_mins(5)).unwrap();
+    let start = |guard: Guard| {
+        let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone());
+        consumer.guard(guard).handle(Seen::new().handler()).start()
+    };
+    let guard = Guard::new(bucket());
+    let error = start(guard.clone()).await.unwrap_err().to_string();
+    assert!(error.contains("ttl is 3600s") && error.contains("keeps marks for 300s"), "{error}");
+    for good in [guard.clone().ttl(Duration::from_mins(5)), guard.enabled(false), Guard::new(MemoryGuard::new())] {
+        start(good).await.unwrap().shutdown().await;
     }
 }

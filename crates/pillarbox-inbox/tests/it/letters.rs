@@ -4,7 +4,9 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use pillarbox_core::{
     engine::Work,
-    port::{Abilities, Actor, BoxFuture, DeedQuery, LetterQuery, LetterStatus, Message, Sent, Sink, SinkError},
+    port::{
+        Abilities, Actor, BoxFuture, DeedQuery, Incoming, LetterQuery, LetterStatus, Message, Sent, Sink, SinkError,
+    },
 };
 use pillarbox_inbox::{
     Consumer, DeadLetterSettings, DeadLetters, Error, Guard, Inbox, MemoryGuard, MemoryLetters, Parked,
@@ -167,9 +169,13 @@ async fn while_the_handler_still_fails_the_count_survives_and_the_limit_holds() 
     }
     let error = queue.replay(&id, &ada()).await.unwrap_err();
     assert!(matches!(error, Error::TooManyReplays { replays: 3, .. }), "{error}");
+    // An edit is no way out: at most 3 replays is at most 3.
+    queue.edit(&id, "{\"number\": 2}", &ada()).await.unwrap();
+    let error = queue.replay(&id, &ada()).await.unwrap_err().to_string();
+    assert!(error.contains("write the event anew") && error.contains("an edit does not change that"), "{error}");
     let all = letters(&queue, 1).await;
     assert_eq!(all.len(), 1, "it is one letter");
-    assert_eq!(all[0].history.len(), 3);
+    assert_eq!(all[0].history.len(), 4);
     queue.discard(&id, &ada()).await.unwrap();
     consumer.shutdown().await;
 }
@@ -241,13 +247,14 @@ async fn a_replay_that_dies_after_the_brokers_word_is_sent_again_and_done_once()
     let gate = Gate::new();
     let dying = DeadLetters::new(store.clone()).sink(Arc::new(Standing { broker: broker.clone(), gate: gate.clone() }));
     let id = parked(&dying, 1).await;
-    let replay = tokio::spawn({
+    // A process of its own, so to say.
+    let process = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    process.spawn({
         let (dying, id) = (dying.clone(), id.clone());
         async move { dying.replay(&id, &ada()).await }
     });
     gate.reached(1).await;
-    replay.abort();
-    assert!(replay.await.unwrap_err().is_cancelled(), "and here it died");
+    tokio::task::spawn_blocking(|| drop(process)).await.unwrap();
     let queue = DeadLetters::new(store).sink(Arc::new(broker.clone()));
     let letter = queue.find(&id).await.unwrap().unwrap();
     assert_eq!((letter.status, letter.replays), (LetterStatus::Pending, 0), "it knows nothing of it");
@@ -275,6 +282,71 @@ async fn a_replay_that_dies_after_the_brokers_word_is_sent_again_and_done_once()
     acknowledged(&broker, "guarded", 2).await;
     assert_eq!(seen.numbers(), [1]);
     guarded.shutdown().await;
+}
+
+/// I6, I7: a request whose client is gone, say.
+#[tokio::test]
+async fn a_replay_whose_caller_leaves_comes_to_its_end() {
+    let (broker, gate) = (MemoryBroker::new(), Gate::new());
+    let sink = Standing { broker: broker.clone(), gate: gate.clone() };
+    let queue = DeadLetters::new(MemoryLetters::new()).sink(Arc::new(sink));
+    let id = parked(&queue, 1).await;
+    let ada = ada();
+    tokio::select! {
+        _ = queue.replay(&id, &ada) => panic!("the gate is closed"),
+        () = gate.reached(1) => {}
+    }
+    assert!(matches!(queue.replay(&id, &ada).await.unwrap_err(), Error::Busy(_)), "it is under way");
+    gate.open();
+    until("it is told", || async { queue.find(&id).await.unwrap().unwrap().status == LetterStatus::Replayed }).await;
+    let letter = queue.find(&id).await.unwrap().unwrap();
+    assert_eq!((letter.replays, &letter.claim, letter.history.len()), (1, &None, 1));
+    assert_eq!((&*letter.history[0].what, &*letter.history[0].who), ("replay", "ada"));
+    assert!(matches!(queue.replay(&id, &ada).await.unwrap_err(), Error::NotPending { .. }));
+    assert_eq!(broker.sent(TOPIC).len(), 1);
+}
+
+/// I6: a document that can't be read, or has no id, is known by the id that the broker gave it, and that is another one each time.
+#[tokio::test]
+async fn a_message_without_an_id_that_can_be_read_is_one_letter_however_often_it_is_replayed() {
+    for payload in ["{broken", "{\"specversion\": \"1.0\", \"type\": \"OrderPlaced\", \"data\": {\"number\": \"one\"}}"]
+    {
+        let (broker, queue) = place();
+        let consumer = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone());
+        let consumer = consumer.guard(Guard::new(MemoryGuard::new())).retry(retry());
+        let consumer = consumer.handle(Seen::new().handler()).start().await.unwrap();
+        let content_type = "application/cloudevents+json".into();
+        broker.publish(Incoming { content_type, attributes: Vec::new(), payload: payload.into(), ..message(1, None) });
+        let id = letters(&queue, 1).await.remove(0).id;
+        for replay in 1..=3 {
+            queue.replay(&id, &ada()).await.unwrap();
+            until("it came back", || async {
+                let letter = queue.find(&id).await.unwrap().unwrap();
+                letter.status == LetterStatus::Pending && letter.replays == replay
+            })
+            .await;
+        }
+        let error = queue.replay(&id, &ada()).await.unwrap_err();
+        assert!(matches!(error, Error::TooManyReplays { replays: 3, .. }), "{error}");
+        let all = letters(&queue, 1).await;
+        assert_eq!((all.len(), all[0].headers.len()), (1, 0), "what is of the replay is not the letter's");
+        consumer.shutdown().await;
+    }
+}
+
+/// U3: the message was parked, its acknowledgement was lost, and somebody edited the letter before it came again.
+#[tokio::test]
+async fn an_edit_outlasts_the_messages_coming_again() {
+    let (broker, queue) = place();
+    let message = message(1, None);
+    let parked = Parked { consumer: "billing", message: &message, reason: "no", attempts: 3 };
+    let id = queue.park(&parked).await.unwrap();
+    queue.edit(&id, "{\"number\": 2}", &ada()).await.unwrap();
+    assert_eq!(queue.park(&Parked { reason: "still no", ..parked }).await.unwrap(), id);
+    let letter = queue.find(&id).await.unwrap().unwrap();
+    assert_eq!((&*letter.reason, letter.payload), ("still no", "{\"number\": 2}".into()));
+    queue.replay(&id, &ada()).await.unwrap();
+    assert_eq!(broker.sent(TOPIC)[0].payload, "{\"number\": 2}");
 }
 
 /// A sink that fails when it is let.

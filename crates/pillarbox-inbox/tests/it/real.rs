@@ -292,6 +292,30 @@ async fn while_the_handler_still_fails_the_count_survives_and_the_limit_holds<T:
     consumer.shutdown().await;
 }
 
+/// The broker's own id is another one each time.
+async fn a_broken_document_is_one_letter_and_the_limit_of_its_replays_holds<T: Till>(place: Place) {
+    let scene = Scene::<T>::new(place).await;
+    let (queue, ada) = (scene.queue(), Actor::new("ada"));
+    let content_type = "application/cloudevents+json".into();
+    let payload = Bytes::from_static(b"{broken");
+    scene.send(Message { content_type, attributes: Vec::new(), payload, ..order(&scene.place.topic, 1) }).await;
+    let consumer = scene.consumer(scene.queue(), None).await;
+    let id = letters(&queue, 1).await.remove(0).id;
+    for replay in 1..=3 {
+        queue.replay(&id, &ada).await.unwrap();
+        until(&format!("replay {replay} has failed"), || async {
+            let letter = queue.find(&id).await.unwrap().unwrap();
+            letter.status == LetterStatus::Pending && letter.replays == replay
+        })
+        .await;
+    }
+    let error = queue.replay(&id, &ada).await.unwrap_err();
+    assert!(matches!(error, Error::TooManyReplays { replays: 3, .. }), "{error}");
+    assert_eq!(letters(&queue, 1).await.len(), 1);
+    scene.until_over(&consumer).await;
+    consumer.shutdown().await;
+}
+
 async fn a_dead_letter_queue_that_is_down_keeps_the_message_unacknowledged<T: Till>(place: Place) {
     let scene = Scene::<T>::new(place).await;
     let url = scene.database.url();
@@ -380,6 +404,7 @@ macro_rules! cases {
                 a_redelivery_after_the_window_is_done_again,
                 a_poison_message_is_parked_at_once_and_others_go_on,
                 while_the_handler_still_fails_the_count_survives_and_the_limit_holds,
+                a_broken_document_is_one_letter_and_the_limit_of_its_replays_holds,
                 a_dead_letter_queue_that_is_down_keeps_the_message_unacknowledged);
         }
     )*};
@@ -413,6 +438,7 @@ mod kafka_and_mariadb {
 
     cases!(@ place::kafka(), OnMariaDb;
         a_crash_between_work_and_acknowledgement_leaves_the_effect_once,
+        a_broken_document_is_one_letter_and_the_limit_of_its_replays_holds,
         a_redelivery_after_the_window_is_done_again);
 }
 
@@ -421,6 +447,7 @@ mod mqtt_and_postgres {
 
     cases!(@ place::mqtt().await, OnPostgres;
         a_crash_between_work_and_acknowledgement_leaves_the_effect_once,
+        a_broken_document_is_one_letter_and_the_limit_of_its_replays_holds,
         a_redelivery_after_the_window_is_done_again);
 }
 
@@ -443,5 +470,16 @@ mod private {
         run(async {
             a_restart_of_the_broker_leaves_each_effect_once::<OnPostgres>(place::private_rabbitmq().await).await;
         });
+    }
+
+    #[test]
+    fn a_restart_of_mosquitto_leaves_each_effect_once_on_postgres() {
+        run(async { a_restart_of_the_broker_leaves_each_effect_once::<OnPostgres>(place::mqtt().await).await });
+    }
+
+    /// The mock's broker goes away and comes back, with what it has kept.
+    #[test]
+    fn a_kafka_broker_that_is_away_leaves_each_effect_once_on_mariadb() {
+        run(async { a_restart_of_the_broker_leaves_each_effect_once::<OnMariaDb>(place::kafka()).await });
     }
 }

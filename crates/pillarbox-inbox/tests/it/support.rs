@@ -180,6 +180,11 @@ impl Gate {
         self.arrived.subscribe().wait_for(|arrived| *arrived >= count).await.unwrap();
     }
 
+    /// How many have come so far.
+    pub(crate) fn count(&self) -> usize {
+        *self.arrived.borrow()
+    }
+
     pub(crate) fn open(&self) {
         self.is_open.send_replace(true);
     }

@@ -61,7 +61,7 @@ macro_rules! on_private {
             Broker::Nats => on_private!($place, Nats, $server => $call),
             Broker::RabbitMq => on_private!($place, RabbitMq, $server => $call),
             Broker::Redis => on_private!($place, Redis, $server => $call),
-            Broker::Kafka => panic!("the mock is no server"),
+            Broker::Kafka => on_private!($place, Mock, $server => $call),
         }
     };
     ($place:expr, $type:ty, $server:ident => $call:expr) => {{
@@ -92,7 +92,7 @@ impl Place {
         }
     }
 
-    /// Ends a private server in an orderly way.
+    /// Ends a private server in an orderly way. The mock only breaks all connections, and takes no new ones.
     pub(crate) fn stop(&mut self) {
         on_private!(self, server => server.stop());
     }
@@ -169,16 +169,31 @@ async fn rabbitmq_at(url: String, server: impl Any + Send) -> Place {
     }
 }
 
+/// Tells the mock whether its broker is up. It ends with this.
+struct Mock(mpsc::Sender<bool>);
+
+impl Mock {
+    fn stop(&self) {
+        self.0.send(false).unwrap();
+    }
+
+    fn start_again(&self) -> Result<(), mpsc::SendError<bool>> {
+        self.0.send(true)
+    }
+}
+
 /// librdkafka's own mock, in this process: it speaks the protocol over TCP.
 pub(crate) fn kafka() -> Place {
     let (told, brokers) = mpsc::channel();
-    let (end, ended) = mpsc::channel::<()>();
+    let (orders, ordered) = mpsc::channel();
     // The mock may not leave its thread.
     std::thread::spawn(move || {
         let mock = MockCluster::new(1).unwrap();
         mock.create_topic("orders", 3, 1).unwrap();
         told.send(mock.bootstrap_servers()).unwrap();
-        let _ = ended.recv();
+        for is_up in ordered {
+            if is_up { mock.broker_up(1) } else { mock.broker_down(1) }.unwrap();
+        }
     });
     Place {
         broker: Broker::Kafka,
@@ -187,7 +202,7 @@ pub(crate) fn kafka() -> Place {
         topic: "orders".into(),
         // The group waits for each of the dead.
         kills: 3,
-        server: Box::new(end),
+        server: Box::new(Mock(orders)),
     }
 }
 
