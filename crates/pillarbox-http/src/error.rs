@@ -14,6 +14,8 @@ use reqwest::{
 
 /// A receiver may ask for more patience than that, and is asked again all the same.
 const LONGEST_WAIT: Duration = Duration::from_hours(24);
+/// A receiver that has enough for now gets as much peace, whatever it says.
+const LEAST_PEACE: Duration = Duration::from_secs(1);
 
 /// The verdict on a status; `words` is the beginning of the body.
 pub(crate) fn verdict(status: StatusCode, headers: &HeaderMap, words: &str, now: SystemTime) -> Sent {
@@ -31,16 +33,17 @@ pub(crate) fn verdict(status: StatusCode, headers: &HeaderMap, words: &str, now:
     if !words.is_empty() {
         let _ = write!(text, ": {words}");
     }
-    let error = match status.as_u16() {
+    let after = retry_after(headers, now);
+    Err(match (status.as_u16(), after) {
+        // It takes so many in a time, whatever they are: a message is not to blame, and the others are to wait as well.
+        (429, after) => SinkError::unavailable(text).after(after.unwrap_or_default().max(LEAST_PEACE)),
         // Nobody behind the gateway, or a receiver that says so itself: no message would get through.
-        502..=504 => SinkError::unavailable(text),
-        408 | 425 | 429 => SinkError::failed(text),
-        400..=499 => SinkError::rejected(text),
-        _ => SinkError::failed(text),
-    };
-    Err(match retry_after(headers, now) {
-        Some(span) if matches!(status.as_u16(), 408 | 425 | 429 | 500..) => error.after(span),
-        _ => error,
+        (502..=504, None) => SinkError::unavailable(text),
+        (408 | 425 | 502..=504, Some(after)) => SinkError::unavailable(text).after(after),
+        (408 | 425, None) => SinkError::failed(text),
+        (400..=499, _) => SinkError::rejected(text),
+        (500.., Some(after)) => SinkError::failed(text).after(after),
+        (_, _) => SinkError::failed(text),
     })
 }
 
@@ -81,9 +84,9 @@ mod tests {
 
     use super::*;
 
-    fn kind_of(status: u16) -> Option<SinkErrorKind> {
+    fn kind_of(status: u16, headers: &HeaderMap) -> Option<SinkErrorKind> {
         let status = StatusCode::from_u16(status).expect("a status");
-        verdict(status, &HeaderMap::new(), "", SystemTime::now()).err().map(|error| error.kind())
+        verdict(status, headers, "", SystemTime::now()).err().map(|error| error.kind())
     }
 
     #[test]
@@ -91,13 +94,40 @@ mod tests {
         for (statuses, kind) in [
             (vec![200, 201, 202, 204, 299], None),
             (vec![300, 301, 302, 304, 307, 308], Some(Failed)),
-            (vec![408, 425, 429, 500, 501, 505, 507, 599, 600], Some(Failed)),
-            (vec![502, 503, 504], Some(Unavailable)),
+            (vec![408, 425, 500, 501, 505, 507, 599, 600], Some(Failed)),
+            (vec![429, 502, 503, 504], Some(Unavailable)),
             (vec![400, 401, 403, 404, 410, 413, 422, 451], Some(Rejected)),
         ] {
             for status in statuses {
-                assert_eq!(kind_of(status), kind, "{status}");
+                assert_eq!(kind_of(status, &HeaderMap::new()), kind, "{status}");
             }
+        }
+    }
+
+    #[test]
+    fn who_says_when_to_come_back_has_nothing_against_the_message() {
+        let headers = HeaderMap::from_iter([(RETRY_AFTER, "7".parse().expect("a value"))]);
+        for (statuses, kind) in [
+            (vec![408, 425, 429, 502, 503, 504], Unavailable),
+            (vec![302, 500, 501, 507], Failed),
+            (vec![400, 404, 422], Rejected),
+        ] {
+            for status in statuses {
+                assert_eq!(kind_of(status, &headers), Some(kind), "{status}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_has_enough_gets_peace_whatever_it_says() {
+        let now = UNIX_EPOCH + Duration::from_secs(784_111_747);
+        for (said, expected) in
+            [(None, 1), (Some("soon"), 1), (Some("0"), 1), (Some("Sun, 06 Nov 1994 08:48:37 GMT"), 1), (Some("7"), 7)]
+        {
+            let headers = said.map(|said| (RETRY_AFTER, said.parse().expect("a value")));
+            let headers = HeaderMap::from_iter(headers);
+            let error = verdict(StatusCode::TOO_MANY_REQUESTS, &headers, "", now).expect_err("no success");
+            assert_eq!(error.retry_after(), Some(Duration::from_secs(expected)), "{said:?}");
         }
     }
 
@@ -116,7 +146,7 @@ mod tests {
             ("-1", None),
         ] {
             let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().expect("a value"))]);
-            for (status, expected) in [(429, expected), (503, expected), (400, None)] {
+            for (status, expected) in [(408, expected), (503, expected), (500, expected), (400, None)] {
                 let status = StatusCode::from_u16(status).expect("a status");
                 let error = verdict(status, &headers, "", now).expect_err("no success");
                 assert_eq!(error.retry_after(), expected, "{status} {text}");

@@ -19,8 +19,10 @@
 //! |---|---|
 //! | 2xx | confirmed; the answer's body says nothing more |
 //! | 3xx | failed: redirects are not followed, because a web hook that moves without a word may be anybody's |
-//! | 408, 425, 429 and 5xx | failed this time, with `retry-after` as the receiver has it (at most a day) |
+//! | 429 | unavailable: the receiver has enough for now, whatever the message. It uses up no attempts, and all messages wait for as long as `retry-after` says, a second at the least |
 //! | 502, 503, 504 | unavailable: a gateway, or the receiver itself, says that nobody is there. It uses up no attempts |
+//! | 408, 425 | unavailable if the receiver says when to come back, or else failed this time |
+//! | any other 5xx | failed this time, and not tried before `retry-after` (at most a day) |
 //! | any other 4xx | rejected for good, with the status and the beginning of the body as the words |
 //! | none: no connection, no name, a broken connection, not in time | unavailable |
 //!

@@ -8,7 +8,7 @@ use std::{
 
 use futures_util::{StreamExt, stream};
 use pillarbox_core::port::{Abilities, BoxFuture, Confirms, Message, Pace, Sent, Sink, SinkError, SinkErrorKind};
-use reqwest::{Client, Method, Request, Response, Url};
+use reqwest::{Client, Method, Request, Response, StatusCode, Url};
 use tokio::time::timeout;
 
 use crate::{Secret, connection::Connection, error, message, target::Targets};
@@ -52,7 +52,7 @@ impl HttpSink {
         }
         let target = self.targets.of(&message.topic)?;
         let request = message::request(message, target, self.connection.headers(), &self.secrets, SystemTime::now())?;
-        let sent = self.ask(request).await;
+        let sent = self.ask(request).await.and_then(|answer| answer.sent);
         if let Err(error) = &sent
             && error.kind() == SinkErrorKind::Unavailable
         {
@@ -62,7 +62,7 @@ impl HttpSink {
     }
 
     /// Sends a request, and waits for the answer.
-    async fn ask(&self, request: Request) -> Sent {
+    async fn ask(&self, request: Request) -> Result<Answer, SinkError> {
         let client = self.connection.client()?;
         let answered = timeout(self.answer_within, self.answer(&client, request)).await;
         answered.unwrap_or_else(|_| {
@@ -73,7 +73,7 @@ impl HttpSink {
         })
     }
 
-    async fn answer(&self, client: &Arc<Client>, request: Request) -> Sent {
+    async fn answer(&self, client: &Arc<Client>, request: Request) -> Result<Answer, SinkError> {
         let response = client.execute(request).await.map_err(|error| {
             self.connection.lost(client);
             error::no_answer(&message::origin(&self.url), error)
@@ -84,12 +84,18 @@ impl HttpSink {
             if response.content_length() != Some(0) {
                 beginning(response, REST).await;
             }
-            return Ok(());
+            return Ok(Answer { status, sent: Ok(()) });
         }
         let headers = response.headers().clone();
         let words = error::printable(&String::from_utf8_lossy(&beginning(response, WORDS).await));
-        error::verdict(status, &headers, &words, SystemTime::now())
+        Ok(Answer { status, sent: error::verdict(status, &headers, &words, SystemTime::now()) })
     }
+}
+
+/// What a receiver has said, and what that means for a message.
+struct Answer {
+    status: StatusCode,
+    sent: Sent,
 }
 
 /// So many bytes of the body at most, or what came of them in time.
@@ -142,8 +148,9 @@ impl Sink for HttpSink {
     fn check(&self) -> BoxFuture<'_, Sent> {
         Box::pin(async move {
             match self.ask(Request::new(Method::HEAD, self.url.clone())).await {
-                Err(error) if error.kind() == SinkErrorKind::Unavailable => Err(error),
-                _ => Ok(()),
+                Err(error) => Err(error),
+                Ok(Answer { status, sent }) if matches!(status.as_u16(), 502..=504) => sent,
+                Ok(_) => Ok(()),
             }
         })
     }

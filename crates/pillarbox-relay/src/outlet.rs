@@ -223,7 +223,8 @@ impl Outlet {
             (SinkErrorKind::Rejected, _) => failure.permanent(),
             (SinkErrorKind::Unavailable, Some(after)) => failure.unavailable_for(after),
             (SinkErrorKind::Unavailable, None) => failure.unavailable(),
-            (SinkErrorKind::Failed, Some(after)) => failure.retry_after(after),
+            // "At once" from a receiver is a wish for no attempt to be lost, and not for all of them in a row.
+            (SinkErrorKind::Failed, Some(after)) => failure.retry_not_before(after),
             (SinkErrorKind::Failed, None) => failure,
         }
     }

@@ -204,13 +204,14 @@ impl RetryPolicy {
             Failure::Panic(_) | Failure::Timeout(_) => Retry::ByPolicy,
             Failure::NoRoute(_) | Failure::Undecodable(_) | Failure::Payload(_) | Failure::Lethal(_) => Retry::Never,
         };
-        match (wish, &self.own) {
+        let delay = match (wish, &self.own) {
             (Retry::Never | Retry::Unread, _) => None,
             _ if self.is_exhausted(failures) => None,
-            (Retry::After(delay), _) => Some(delay),
+            (Retry::After(delay), _) => return Some(delay),
             (Retry::ByPolicy | Retry::Unavailable, Some(own)) => own.0.next(failures, failure),
             (Retry::ByPolicy | Retry::Unavailable, None) => Some(self.delay(failures, random)),
-        }
+        };
+        delay.map(|delay| delay.max(failure.wish()))
     }
 
     fn allows(&self, error: &HandlerError) -> bool {
@@ -357,6 +358,27 @@ mod tests {
         assert_eq!(policy.next(1, &Failure::Panic("oh".into()), 0.1), None);
         let wish = Failure::Error(HandlerError::msg("busy").retry_after(Duration::from_secs(1)));
         assert_eq!(policy.next(1, &wish, 0.1), Some(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn not_before_a_time_is_no_sooner_than_the_policy_says() {
+        let second = Duration::from_secs(1);
+        let own = RetryPolicy::by(move |_: u32, _: &Failure| Some(second));
+        for policy in [RetryPolicy::fixed(second).jitter(0.0), own] {
+            let policy = policy.max_attempts(3);
+            let busy = || HandlerError::msg("busy");
+            for (error, after) in [
+                (busy().retry_not_before(Duration::ZERO), second),
+                (busy().retry_not_before(second * 90_000), second * 90_000),
+                (busy().unavailable_for(second * 7), second * 7),
+                (busy().unavailable_for(second * 90_000), second * 3_600),
+                // That is another wish.
+                (busy().retry_after(Duration::ZERO), Duration::ZERO),
+            ] {
+                assert_eq!(policy.next(1, &Failure::Error(error.clone()), 0.5), Some(after), "{error:?}");
+                assert_eq!(policy.next(3, &Failure::Error(error), 0.5), None);
+            }
+        }
     }
 
     fn policies() -> impl Strategy<Value = RetryPolicy> {

@@ -94,7 +94,7 @@ pub struct HandlerError {
     class: &'static str,
     cause: Option<Arc<dyn Error + Send + Sync>>,
     retry: Retry,
-    /// For how long the destination asks to be left alone.
+    /// How long until the next attempt at the least.
     wish: Duration,
     unsent: bool,
 }
@@ -133,6 +133,14 @@ impl HandlerError {
         self
     }
 
+    /// Asks for the next attempt when the policy says, and not before this time has passed. The attempt counts.
+    #[must_use]
+    pub fn retry_not_before(mut self, delay: Duration) -> Self {
+        self.retry = Retry::ByPolicy;
+        self.wish = delay;
+        self
+    }
+
     /// Says that no further attempt can succeed.
     #[must_use]
     pub fn permanent(mut self) -> Self {
@@ -152,7 +160,7 @@ impl HandlerError {
     /// The same, and what is down has said when to come back: it is not tried before, for an hour at the most.
     #[must_use]
     pub fn unavailable_for(mut self, span: Duration) -> Self {
-        self.wish = span;
+        self.wish = span.min(LONGEST_WISH);
         self.unavailable()
     }
 
@@ -315,9 +323,9 @@ impl Failure {
         }
     }
 
-    /// For how long a destination that is down asks to be left alone; nothing if it has not said so.
+    /// How long until the next attempt at the least; for a destination that is down, how long it asks to be left alone.
     pub(crate) fn wish(&self) -> Duration {
-        if let Self::Error(error) = self { error.wish.min(LONGEST_WISH) } else { Duration::ZERO }
+        if let Self::Error(error) = self { error.wish } else { Duration::ZERO }
     }
 
     /// Whether it came before the destination was asked, and tells nothing of it.

@@ -14,7 +14,7 @@ use crate::receiver::{Receiver, message, send};
 async fn each_status_has_its_verdict_and_the_receivers_words() {
     let receiver = Receiver::start();
     let sink = Options::new(receiver.url()).open().unwrap();
-    for (status, kind) in [(400, Rejected), (404, Rejected), (429, Failed), (500, Failed), (503, Unavailable)] {
+    for (status, kind) in [(400, Rejected), (404, Rejected), (429, Unavailable), (500, Failed), (503, Unavailable)] {
         let error = send(&sink, &message(&format!("status/{status}/broken-order"))).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
         let words = error.to_string();

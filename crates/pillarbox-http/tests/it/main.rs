@@ -5,6 +5,7 @@
 mod answers;
 mod conformance;
 mod connections;
+mod limits;
 mod receiver;
 mod requests;
 mod tls;

@@ -4,7 +4,7 @@ use std::{
     io,
     net::SocketAddr,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -39,6 +39,7 @@ pub(crate) struct Arrived {
 #[derive(Debug, Default)]
 struct Memory {
     arrived: Vec<Arrived>,
+    limited: Vec<Instant>,
     at_once: usize,
     most_at_once: usize,
 }
@@ -148,10 +149,22 @@ impl axum::serve::Listener for Tls {
 async fn answer(State(memory): State<Arc<Mutex<Memory>>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     if parts.method == "HEAD" {
-        return StatusCode::METHOD_NOT_ALLOWED.into_response();
+        let status =
+            if parts.uri.path() == "/busy" { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::METHOD_NOT_ALLOWED };
+        return status.into_response();
     }
     let Ok(body) = to_bytes(body, usize::MAX).await else { return StatusCode::BAD_REQUEST.into_response() };
     let path = parts.uri.to_string();
+    if let Some(limit) = path.strip_prefix("/limited/") {
+        let limit: usize = limit.parse().unwrap();
+        let mut memory = memory.lock().unwrap();
+        let now = Instant::now();
+        memory.limited.retain(|taken| now - *taken < Duration::from_secs(1));
+        if memory.limited.len() == limit {
+            return (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "1")]).into_response();
+        }
+        memory.limited.push(now);
+    }
     {
         let mut memory = memory.lock().unwrap();
         memory.arrived.push(Arrived { path: path.clone(), version: parts.version, headers: parts.headers, body });
@@ -163,7 +176,7 @@ async fn answer(State(memory): State<Arc<Mutex<Memory>>>, request: Request) -> R
     response
 }
 
-/// `/status/422/words` answers so.
+/// `/status/422/words` answers so; `/limited/20` takes twenty a second.
 async fn answer_to(path: &str) -> Response {
     let parts: Vec<_> = path.trim_start_matches('/').split('/').collect();
     match parts[..] {

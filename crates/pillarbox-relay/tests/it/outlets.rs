@@ -325,11 +325,11 @@ async fn a_lone_sink_that_is_down_uses_up_nothing_and_holds_up_nothing_that_is_n
     }
 }
 
-/// X4: what a web hook says with 429 and with 503 holds, however eager the policies are.
+/// X4: what a web hook says with 500 and with 429 or 503 holds, however eager the policies are.
 #[tokio::test]
 async fn a_receiver_that_says_when_to_come_back_is_not_tried_before() {
     let wish = Duration::from_millis(400);
-    for (words, refusal) in [("429", SinkError::failed("429").after(wish)), ("503", unavailable_for(wish))] {
+    for (words, refusal) in [("500", SinkError::failed("500").after(wish)), ("503", unavailable_for(wish))] {
         for (at_once, failures) in [(1, 1), (20, 1), (1, 100), (20, 100)] {
             let store = MemoryStore::new();
             let tried = Arc::new(Mutex::new(Vec::new()));
@@ -349,8 +349,34 @@ async fn a_receiver_that_says_when_to_come_back_is_not_tried_before() {
             outbox.shutdown().await;
             let tried = tried.lock().clone();
             assert!(tried.len() == 2 && tried[1] - tried[0] >= wish, "{words}, {at_once}, {failures}: {tried:?}");
-            assert_eq!(done[0].attempts, u32::from(words == "429"));
+            assert_eq!(done[0].attempts, u32::from(words == "500"));
         }
+    }
+}
+
+/// X6: a receiver that wants its failures back at once gets them when the policy says, or all attempts would be over at once.
+#[tokio::test]
+async fn a_receiver_that_wants_it_again_at_once_gets_it_when_the_policy_says() {
+    let delay = Duration::from_millis(150);
+    for at_once in AT_ONCE {
+        let store = MemoryStore::new();
+        let tried = Arc::new(Mutex::new(Vec::new()));
+        let broker = Broker::new({
+            let tried = tried.clone();
+            move |_| {
+                tried.lock().push(Instant::now());
+                Err(SinkError::failed("500").after(Duration::ZERO))
+            }
+        });
+        let outlet = Outlet::new("broker", Arc::new(broker), to(&["broker"])).at_once(at_once);
+        let retry = RetryPolicy::fixed(delay).jitter(0.0).max_attempts(3);
+        let outbox = builder(&store).retry(retry).handle_every(outlet).start().await.unwrap();
+        write(&outbox, [Event::builder("Placed")]).await;
+        until_found(&store, Status::Dead, 1).await;
+        outbox.shutdown().await;
+        let tried = tried.lock().clone();
+        assert_eq!(tried.len(), 3);
+        assert!(tried.windows(2).all(|two| two[1] - two[0] >= delay), "{at_once}: {tried:?}");
     }
 }
 
