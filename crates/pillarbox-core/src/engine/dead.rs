@@ -125,7 +125,7 @@ impl<'a> Dead<'a> {
             EventRef::Id(id) => (Some(id), Seq(0)),
             EventRef::Number(seq) => (None, seq),
         };
-        let found = self.store.list(&Query { id, statuses, ..Query::default() }, from, 1).await?.events.pop();
+        let found = self.store.list(&Query { statuses, id, ..Query::default() }, from, 1).await?.events.pop();
         Ok(found.filter(|found| id.is_some() || found.seq == from))
     }
 
