@@ -47,8 +47,6 @@ const LOCK_TIMEOUT: u16 = 1205;
 const DEADLOCK: u16 = 1213;
 /// A record has changed since it was read (MariaDB, where snapshots are strict).
 const CHANGED: u16 = 1020;
-/// A check of the table: MySQL, MariaDB.
-pub(crate) const CHECKS: [u16; 2] = [3819, 4025];
 /// What was asked for needs a right that the user does not have.
 pub(crate) const DENIED: [u16; 7] = [1044, 1142, 1143, 1227, 1370, 1418, 1419];
 /// The server goes down, or has ended this connection.
@@ -61,29 +59,37 @@ const READ_ONLY: [u16; 4] = [1290, 1792, 1836, 3032];
 const MISSING: [u16; 7] = [1049, 1051, 1054, 1146, 1176, 1305, 1412];
 const LOGIN: [u16; 4] = [1045, 1698, 1251, 3118];
 
-const BROKEN: &str = "the connection to the server broke";
+pub(crate) const BROKEN: &str = "the connection to the server broke";
+pub(crate) const MISUNDERSTOOD: &str = "the server's answer can't be understood";
 
-fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
+/// What a number of the server's means.
+pub(crate) fn of_number(number: u16) -> (StoreErrorKind, &'static str) {
     use StoreErrorKind::{Conflict, Rejected, Schema, Unavailable};
 
+    match number {
+        DEADLOCK | CHANGED => (Conflict, "the transaction lost against another one: run it again"),
+        LOCK_TIMEOUT => (Conflict, "another transaction held a lock for too long: run it again"),
+        number if LOST.contains(&number) => (Unavailable, "the server has ended the connection"),
+        number if BUSY.contains(&number) => (Unavailable, "the server is busy, or has ended the statement"),
+        number if READ_ONLY.contains(&number) => {
+            (Unavailable, "the server is read-only: connect to the one that takes writes")
+        }
+        number if MISSING.contains(&number) => (
+            Schema,
+            "tables of the outbox, or of the inbox, are missing or of another version: run the migrations (`pillarbox migrate`, \
+             and with --inbox for those of an inbox)",
+        ),
+        number if LOGIN.contains(&number) => (Rejected, "the server refuses the user or the password"),
+        number if DENIED.contains(&number) => (Rejected, "the user lacks a right that the statement needs"),
+        _ => (Rejected, "the server refused the statement"),
+    }
+}
+
+fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
+    use StoreErrorKind::{Rejected, Unavailable};
+
     match error {
-        sqlx::Error::Database(_) => match number(error).unwrap_or_default() {
-            DEADLOCK | CHANGED => (Conflict, "the transaction lost against another one: run it again"),
-            LOCK_TIMEOUT => (Conflict, "another transaction held a lock for too long: run it again"),
-            number if LOST.contains(&number) => (Unavailable, "the server has ended the connection"),
-            number if BUSY.contains(&number) => (Unavailable, "the server is busy, or has ended the statement"),
-            number if READ_ONLY.contains(&number) => {
-                (Unavailable, "the server is read-only: connect to the one that takes writes")
-            }
-            number if MISSING.contains(&number) => (
-                Schema,
-                "tables of the outbox, or of the inbox, are missing or of another version: run the migrations (`pillarbox migrate`, \
-                 and with --inbox for those of an inbox)",
-            ),
-            number if LOGIN.contains(&number) => (Rejected, "the server refuses the user or the password"),
-            number if DENIED.contains(&number) => (Rejected, "the user lacks a right that the statement needs"),
-            _ => (Rejected, "the server refused the statement"),
-        },
+        sqlx::Error::Database(_) => of_number(number(error).unwrap_or_default()),
         // The driver's pool waits for a server that refuses connections as it does for a free one.
         sqlx::Error::PoolTimedOut => (
             Unavailable,
@@ -105,7 +111,7 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
             "the server wants another connection than the database URL describes: a login by `caching_sha2_password` \
              needs TLS (`ssl-mode=REQUIRED`), and a certificate needs its key",
         ),
-        _ => (Rejected, "the server's answer can't be understood"),
+        _ => (Rejected, MISUNDERSTOOD),
     }
 }
 
