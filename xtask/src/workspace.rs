@@ -61,25 +61,49 @@ pub(crate) fn has_tool(name: &str) -> bool {
 mod tests {
     use crate::step::Command;
 
-    /// W7. What a person takes for one driver must not bring another one. diesel-async is made of tokio-postgres, so
-    /// that one comes with it.
+    /// W7. What a person takes for one driver and one database must not bring another one. diesel-async for PostgreSQL is
+    /// made of tokio-postgres, so that one comes with it.
     #[test]
     fn no_driver_pulls_another_in() {
-        let crates = ["pillarbox-sea-orm", "pillarbox-diesel", "pillarbox-tokio-postgres"];
-        for (package, own) in [
-            ("pillarbox-sea-orm", &["sea-orm"][..]),
-            ("pillarbox-diesel", &["diesel", "diesel-async", "tokio-postgres"]),
-            ("pillarbox-tokio-postgres", &["tokio-postgres"]),
-            ("pillarbox-postgres", &[]),
-            ("pillarbox", &[]),
+        const ALL: [&str; 14] = [
+            "sea-orm",
+            "diesel",
+            "diesel-async",
+            "tokio-postgres",
+            "mysql_async",
+            "sqlx-postgres",
+            "sqlx-mysql",
+            "sqlx-sqlite",
+            "pillarbox-sea-orm",
+            "pillarbox-diesel",
+            "pillarbox-tokio-postgres",
+            "pillarbox-postgres",
+            "pillarbox-mysql",
+            "pillarbox-sqlite",
+        ];
+        const POSTGRES: [&str; 2] = ["pillarbox-postgres", "sqlx-postgres"];
+        const MYSQL: [&str; 2] = ["pillarbox-mysql", "sqlx-mysql"];
+        const SQLITE: [&str; 2] = ["pillarbox-sqlite", "sqlx-sqlite"];
+        const DIESEL: [&str; 2] = ["diesel", "diesel-async"];
+        for (package, features, own) in [
+            ("pillarbox-sea-orm", "postgres", [&["sea-orm"][..], &POSTGRES].concat()),
+            ("pillarbox-sea-orm", "mysql", [&["sea-orm"][..], &MYSQL].concat()),
+            ("pillarbox-sea-orm", "sqlite", [&["sea-orm"][..], &SQLITE].concat()),
+            ("pillarbox-diesel", "postgres", [&DIESEL[..], &POSTGRES, &["tokio-postgres"]].concat()),
+            ("pillarbox-diesel", "mysql", [&DIESEL[..], &MYSQL, &["mysql_async"]].concat()),
+            ("pillarbox-diesel", "sqlite", [&DIESEL[..], &SQLITE].concat()),
+            ("pillarbox-tokio-postgres", "", [&["tokio-postgres"][..], &POSTGRES].concat()),
+            ("pillarbox-postgres", "", POSTGRES.to_vec()),
+            ("pillarbox-mysql", "", MYSQL.to_vec()),
+            ("pillarbox-sqlite", "", SQLITE.to_vec()),
+            ("pillarbox", "mysql,postgres,sqlite", [POSTGRES, MYSQL, SQLITE].concat()),
         ] {
-            let tree = ["tree", "--package", package, "--edges", "normal", "--prefix", "none", "--all-features"];
-            let tree = Command::cargo(tree).output().unwrap();
+            let tree = ["tree", "--package", package, "--edges", "normal", "--prefix", "none", "--no-default-features"];
+            let tree = Command::cargo(tree.into_iter().chain(["--features", features])).output().unwrap();
             let pulled: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
-            assert!(own.iter().all(|name| pulled.contains(name)), "{package}: {tree}");
-            let drivers = ["sea-orm", "diesel", "diesel-async", "tokio-postgres"].iter().chain(&crates);
-            for other in drivers.filter(|name| **name != package && !own.contains(name)) {
-                assert!(!pulled.contains(other), "{package} pulls {other} in");
+            assert!(own.iter().all(|name| pulled.contains(name)), "{package} with `{features}`: {tree}");
+            for other in ALL.iter().filter(|name| **name != package && !own.contains(name)) {
+                assert!(!pulled.contains(other), "{package} with `{features}` pulls {other} in");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Pillarbox events in transactions of `diesel-async`, on PostgreSQL.
+//! Pillarbox events in transactions of `diesel-async`, on PostgreSQL, MySQL, MariaDB and SQLite.
 //!
 //! ```no_run
 //! use diesel_async::{AsyncPgConnection, SimpleAsyncConnection};
@@ -59,32 +59,43 @@
 //! ```
 //!
 //! The connection must be one to the outbox's database, and find its tables.
+//!
+//! # Features
+//! | feature | transactions of | the outbox's store |
+//! |---|---|---|
+//! | `postgres`, on by default | `AsyncPgConnection` | `PostgresStore` |
+//! | `mysql` | `AsyncMysqlConnection`, to MySQL and MariaDB | `MySqlStore` |
+//! | `sqlite` | `SyncConnectionWrapper<SqliteConnection>` | `SqliteStore` |
+//!
+//! What is particular to each is told at [`Connection`].
 
-mod error;
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+mod prepared;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+#[cfg(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+compile_error!("name the database: enable the feature `postgres`, `mysql` or `sqlite` of pillarbox-diesel");
 
 use std::{
     fmt,
     ops::{Deref, DerefMut},
 };
 
-use diesel::{
-    QueryableByName,
-    pg::{Pg, data_types::PgTimestamp},
-    query_builder::{BoxedSqlQuery, SqlQuery},
-    sql_types::{Array, BigInt, Bytea, Nullable, SmallInt, Text, Timestamptz},
-};
-use diesel_async::{AnsiTransactionManager, AsyncPgConnection, RunQueryDsl as _, TransactionManager as _};
-use pillarbox_core::domain::Timestamp;
+use diesel_async::{AsyncConnection, TransactionManager as _};
 use pillarbox_core::engine::WriteError;
-use pillarbox_core::port::StoreError;
-use pillarbox_postgres::writer::{self, InTransaction, Statement, Value};
+use pillarbox_core::port::{StoreError, StoreErrorKind};
 
 /// A connection in a transaction, to write events in. `&mut *tx` is the connection.
-pub struct Diesel<'c>(&'c mut AsyncPgConnection);
+pub struct Diesel<'c, C>(&'c mut C);
 
-impl<'c> Diesel<'c> {
+impl<'c, C: Connection> Diesel<'c, C> {
     /// For a connection that is in a transaction already. Where there is none, it is an error.
-    pub fn new(connection: &'c mut AsyncPgConnection) -> Result<Self, WriteError> {
+    pub fn new(connection: &'c mut C) -> Result<Self, WriteError> {
         let mut tx = Self(connection);
         tx.check()?;
         Ok(tx)
@@ -92,38 +103,34 @@ impl<'c> Diesel<'c> {
 
     /// The transaction may have been ended through the connection: asked before each write, which costs nothing.
     fn check(&mut self) -> Result<(), StoreError> {
-        match AnsiTransactionManager::transaction_manager_status_mut(self.0).transaction_depth() {
+        match C::TransactionManager::transaction_manager_status_mut(self.0).transaction_depth() {
             Ok(Some(_)) => Ok(()),
-            Ok(None) => Err(error::no_transaction()),
-            Err(error) => Err(error::of(error)),
+            Ok(None) => Err(no_transaction()),
+            Err(error) => Err(C::error(error)),
         }
-    }
-
-    fn query<'v>(&mut self, statement: Statement<'_>, values: Vec<Value<'v>>) -> Result<Query<'v>, StoreError> {
-        self.check()?;
-        let query = diesel::sql_query(statement.as_str()).into_boxed::<Pg>();
-        Ok(values.into_iter().fold(query, bind))
     }
 }
 
 /// Runs `work` in a transaction, or in a savepoint of the one that is open: commits if it succeeds, and rolls back if
-/// it fails. As `connection.transaction(..)` of `diesel-async`, with a [`Diesel`] for the events.
+/// it fails. As `connection.transaction(..)` of `diesel-async`, with a [`Diesel`] for the events; on SQLite it is begun
+/// with `begin immediate`.
 ///
 /// Return the receipts of the events from `work`, and confirm them afterwards.
-pub async fn transaction<T, E>(
-    connection: &mut AsyncPgConnection,
-    work: impl AsyncFnOnce(Diesel<'_>) -> Result<T, E>,
+pub async fn transaction<C, T, E>(
+    connection: &mut C,
+    work: impl AsyncFnOnce(Diesel<'_, C>) -> Result<T, E>,
 ) -> Result<T, E>
 where
+    C: Connection,
     E: From<diesel::result::Error>,
 {
-    AnsiTransactionManager::begin_transaction(connection).await?;
+    C::begin(connection).await?;
     match work(Diesel(connection)).await {
         Ok(done) => {
-            AnsiTransactionManager::commit_transaction(connection).await?;
+            C::TransactionManager::commit_transaction(connection).await?;
             Ok(done)
         }
-        Err(error) => match AnsiTransactionManager::rollback_transaction(connection).await {
+        Err(error) => match C::TransactionManager::rollback_transaction(connection).await {
             // What broke the connection is told by the first error.
             Ok(()) | Err(diesel::result::Error::BrokenTransactionManager) => Err(error),
             Err(rollback) => Err(rollback.into()),
@@ -131,78 +138,48 @@ where
     }
 }
 
-impl InTransaction for Diesel<'_> {
-    async fn numbers(&mut self, statement: Statement<'_>, values: Vec<Value<'_>>) -> Result<Vec<i64>, StoreError> {
-        let query = self.query(statement, values)?;
-        let rows: Vec<Number> = query.load(self.0).await.map_err(error::of)?;
-        Ok(rows.into_iter().map(|row| row.seq).collect())
-    }
+/// A connection of `diesel-async` that events are written on: [one to PostgreSQL](#impl-Connection-for-AsyncPgConnection),
+/// [to MySQL or MariaDB](#impl-Connection-for-AsyncMysqlConnection), or
+/// [to SQLite](#impl-Connection-for-SyncConnectionWrapper<SqliteConnection>). Each with the feature of its name.
+pub trait Connection: AsyncConnection + sealed::Connection {}
 
-    async fn pairs(
-        &mut self,
-        statement: Statement<'_>,
-        values: Vec<Value<'_>>,
-    ) -> Result<Vec<(String, String)>, StoreError> {
-        let query = self.query(statement, values)?;
-        let rows: Vec<Pair> = query.load(self.0).await.map_err(error::of)?;
-        Ok(rows.into_iter().map(|row| (row.dedup_key, row.event_id)).collect())
+mod sealed {
+    use diesel::QueryResult;
+    use pillarbox_core::port::StoreError;
+
+    pub trait Connection: Sized {
+        /// Begins a transaction, or a savepoint.
+        fn begin(connection: &mut Self) -> impl Future<Output = QueryResult<()>> + Send;
+
+        /// What an error of diesel's means to the caller.
+        fn error(error: diesel::result::Error) -> StoreError;
     }
 }
 
-impl Deref for Diesel<'_> {
-    type Target = AsyncPgConnection;
+impl<C> Deref for Diesel<'_, C> {
+    type Target = C;
 
-    fn deref(&self) -> &AsyncPgConnection {
+    fn deref(&self) -> &C {
         self.0
     }
 }
 
-impl DerefMut for Diesel<'_> {
-    fn deref_mut(&mut self) -> &mut AsyncPgConnection {
+impl<C> DerefMut for Diesel<'_, C> {
+    fn deref_mut(&mut self) -> &mut C {
         self.0
     }
 }
 
-impl fmt::Debug for Diesel<'_> {
+impl<C> fmt::Debug for Diesel<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Diesel").finish_non_exhaustive()
     }
 }
 
-type Query<'v> = BoxedSqlQuery<'v, Pg, SqlQuery>;
-
-fn bind<'v>(query: Query<'v>, value: Value<'v>) -> Query<'v> {
-    match value {
-        Value::SmallInt(value) => query.bind::<SmallInt, _>(value),
-        Value::BigInt(value) => query.bind::<Nullable<BigInt>, _>(value),
-        Value::Text(value) => query.bind::<Nullable<Text>, _>(value),
-        Value::Bytea(value) => query.bind::<Nullable<Bytea>, _>(value),
-        Value::Timestamptz(value) => query.bind::<Nullable<Timestamptz>, _>(value.map(time)),
-        Value::SmallIntArray(values) => query.bind::<Array<SmallInt>, _>(values),
-        Value::BigIntArray(values) => query.bind::<Array<Nullable<BigInt>>, _>(values),
-        Value::TextArray(values) => query.bind::<Array<Nullable<Text>>, _>(values),
-        Value::ByteaArray(values) => query.bind::<Array<Nullable<Bytea>>, _>(values),
-        Value::TimestamptzArray(values) => {
-            let times: Vec<_> = values.into_iter().map(|value| value.map(time)).collect();
-            query.bind::<Array<Nullable<Timestamptz>>, _>(times)
-        }
-    }
-}
-
-fn time(time: Timestamp) -> PgTimestamp {
-    PgTimestamp(writer::since_2000(time))
-}
-
-#[derive(QueryableByName)]
-struct Number {
-    #[diesel(sql_type = BigInt)]
-    seq: i64,
-}
-
-#[derive(QueryableByName)]
-struct Pair {
-    #[diesel(sql_type = Text)]
-    dedup_key: String,
-    #[diesel(sql_type = Text)]
-    event_id: String,
+fn no_transaction() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Rejected,
+        "the connection is in no transaction: write events in `pillarbox_diesel::transaction` or in \
+         `connection.transaction`, so that they commit together with the data they tell of",
+    )
 }

@@ -71,8 +71,6 @@ const LOCK_TIMEOUT: u16 = 1205;
 const DEADLOCK: u16 = 1213;
 /// A record has changed since it was read (MariaDB, where snapshots are strict).
 const CHANGED: u16 = 1020;
-/// A check of the table: MySQL, MariaDB.
-pub(crate) const CHECKS: [u16; 2] = [3819, 4025];
 /// What was asked for needs a right that the user does not have.
 pub(crate) const DENIED: [u16; 7] = [1044, 1142, 1143, 1227, 1370, UNSAFE_FUNCTION, BINARY_LOG];
 /// Of a function, where the server writes a binary log.
@@ -92,12 +90,37 @@ pub(crate) const NO_TABLE: u16 = 1146;
 const MISSING: [u16; 6] = [1051, NO_COLUMN, NO_TABLE, 1176, 1305, 1412];
 const LOGIN: [u16; 4] = [1045, 1698, 1251, 3118];
 
-const BROKEN: &str = "the connection to the server broke";
+pub(crate) const BROKEN: &str = "the connection to the server broke";
+pub(crate) const MISUNDERSTOOD: &str = "the server's answer can't be understood";
 
-fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
+/// What a number of the server's means.
+pub(crate) fn of_number(number: u16) -> (StoreErrorKind, &'static str) {
     use StoreErrorKind::{Conflict, Rejected, Schema, Unavailable};
 
+    match number {
+        DEADLOCK | CHANGED => (Conflict, "the transaction lost against another one: run it again"),
+        LOCK_TIMEOUT => (Conflict, "another transaction held a lock for too long: run it again"),
+        number if LOST.contains(&number) => (Unavailable, "the server has ended the connection"),
+        number if BUSY.contains(&number) => (Unavailable, "the server is busy, or has ended the statement"),
+        number if READ_ONLY.contains(&number) => {
+            (Unavailable, "the server is read-only: connect to the one that takes writes")
+        }
+        number if MISSING.contains(&number) => (
+            Schema,
+            "tables of the outbox, or of the inbox, are missing or of another version: run the migrations (`pillarbox migrate`, \
+             and with --inbox for those of an inbox)",
+        ),
+        number if LOGIN.contains(&number) => (Rejected, "the server refuses the user or the password"),
+        number if DENIED.contains(&number) => (Rejected, "the user lacks a right that the statement needs"),
+        _ => (Rejected, "the server refused the statement"),
+    }
+}
+
+fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
+    use StoreErrorKind::{Rejected, Unavailable};
+
     match error {
+<<<<<<< HEAD
         sqlx::Error::Database(_) => match number(error).unwrap_or_default() {
             DEADLOCK | CHANGED => (Conflict, "the transaction lost against another one: run it again"),
             LOCK_TIMEOUT => (Conflict, "another transaction held a lock for too long: run it again"),
@@ -118,6 +141,9 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
             number if DENIED.contains(&number) => (Rejected, "the user lacks a right that the statement needs"),
             _ => (Rejected, "the server refused the statement"),
         },
+=======
+        sqlx::Error::Database(_) => of_number(number(error).unwrap_or_default()),
+>>>>>>> w-drv
         // The driver's pool waits for a server that refuses connections as it does for a free one.
         sqlx::Error::PoolTimedOut => (
             Unavailable,
@@ -139,7 +165,7 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
             "the server wants another connection than the database URL describes: a login by `caching_sha2_password` \
              needs TLS (`ssl-mode=REQUIRED`), and a certificate needs its key",
         ),
-        _ => (Rejected, "the server's answer can't be understood"),
+        _ => (Rejected, MISUNDERSTOOD),
     }
 }
 

@@ -34,7 +34,12 @@
 //! is entered from another one, a new one is opened there.
 //!
 //! # The consumer's half
-//! [`MySqlInbox`] keeps a guard's marks, an inbox and dead letters in tables of their own.
+//! [`MySqlInbox`] keeps a guard's marks, an inbox and dead letters in tables of their own. A message is entered in a
+//! transaction of `sqlx`.
+//!
+//! # Other drivers
+//! Events go into transactions of `sqlx` as they are, and into those of SeaORM and diesel-async by the crates
+//! `pillarbox-sea-orm` and `pillarbox-diesel`, with their feature `mysql`. [`writer`] is for yet others.
 //!
 //! # Writing from other languages
 //! A plain insert of `event_type` and `payload` is an event. One with a key needs the partition of that key, from the
@@ -72,6 +77,7 @@ mod wake;
 mod water;
 mod work;
 mod write;
+pub mod writer;
 
 pub use inbox::MySqlInbox;
 pub use migrate::VERSION;

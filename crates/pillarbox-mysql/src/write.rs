@@ -1,15 +1,19 @@
 //! Inserting events in the application's transaction.
 
+use std::borrow::Cow;
+
 use pillarbox_core::domain::{Event, EventId, Key, Seq, Timestamp};
 use pillarbox_core::port::{BoxFuture, NewKey, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore};
 use sqlx::{
-    Arguments as _, Executor as _, MySql, MySqlConnection, Row as _, SqlStr, Transaction, mysql::MySqlArguments,
+    Arguments as _, Executor as _, MySql, MySqlConnection, Row as _, SqlStr, Transaction,
+    mysql::{MySqlArguments, MySqlQueryResult},
 };
 
 use crate::{
     MySqlStore, error,
     own::micros,
     tables::{Names, statements},
+    writer::{InTransaction, Statement, Value, misunderstood},
 };
 
 statements!(KeySql {
@@ -24,8 +28,11 @@ statements!(KeySql {
             entered_by = if({dedup}.expires_at <= utc_timestamp(6), values(entered_by), {dedup}.entered_by),
             expires_at = if({dedup}.expires_at <= utc_timestamp(6), values(expires_at), {dedup}.expires_at)",
     /// By primary key. With locks, which this transaction has: an old snapshot of the caller's would not show them.
-    standing: "select event_id from {dedup} where dedup_key = ? and entered_by <> ? for update",
+    standing: "select event_id as answer from {dedup} where dedup_key = ? and entered_by <> ? for update",
 });
+
+const PACKET: SqlStr = SqlStr::from_static("select cast(@@max_allowed_packet as char) as answer");
+const STEP: SqlStr = SqlStr::from_static("select cast(@@auto_increment_increment as char) as answer");
 
 /// Inserts of some numbers of rows: any number of rows takes a few statements, and each is prepared once.
 #[derive(Debug)]
@@ -66,7 +73,7 @@ impl WriteSql {
 }
 
 impl MySqlStore {
-    async fn insert_rows(&self, tx: &mut MySqlConnection, rows: &[NewRow]) -> Result<Vec<Seq>, StoreError> {
+    async fn insert_rows(&self, tx: &mut impl InTransaction, rows: &[NewRow]) -> Result<Vec<Seq>, StoreError> {
         let mut seqs = Vec::with_capacity(rows.len());
         let mut rest = rows;
         while !rest.is_empty() {
@@ -74,57 +81,54 @@ impl MySqlStore {
             let (count, sql) = self.0.sql.write.at_most(fitting);
             let (chunk, later) = rest.split_at(count);
             rest = later;
-            let mut arguments = MySqlArguments::default();
-            for row in chunk {
-                bind(&mut arguments, row).map_err(|error| error::of(sqlx::Error::Encode(error)))?;
-            }
-            let done = match sqlx::query_with(sql.clone(), arguments).execute(&mut *tx).await {
-                Ok(done) => done,
-                Err(error) => return Err(refused(tx, error).await),
+            let first = match tx.insert(Statement(sql), columns(chunk)).await {
+                Ok(first) => first,
+                Err(error) if count > 1 => return Err(refused(tx, error).await),
+                Err(error) => return Err(error),
             };
             // The number of the first; the statement knew how many it would insert, so the others follow it.
-            let first = i64::try_from(done.last_insert_id()).map_err(error::unreadable)?;
             seqs.extend((first..).take(count).map(Seq));
         }
         Ok(seqs)
     }
 
-    async fn enter(&self, tx: &mut MySqlConnection, keys: &[NewKey<'_>]) -> Result<Vec<Option<EventId>>, StoreError> {
+    async fn enter(
+        &self,
+        tx: &mut impl InTransaction,
+        keys: &[NewKey<'_>],
+    ) -> Result<Vec<Option<EventId>>, StoreError> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        let me = fastrand::u64(..);
+        let sql = &self.0.sql.keys;
+        let me = Value::BigInt(Some(fastrand::i64(0..)));
         let rows: Vec<_> = keys.iter().map(|key| (key.key, key.id.to_string(), micros(key.window))).collect();
-        sqlx::query(self.0.sql.keys.enter.clone())
-            .bind(me)
-            .bind(serde_json::to_string(&rows).map_err(error::unreadable)?)
-            .execute(&mut *tx)
-            .await
-            .map_err(error::of)?;
+        let list = serde_json::to_string(&rows).map_err(error::unreadable)?;
+        tx.execute(Statement(&sql.enter), vec![me.clone(), Value::Text(Some(list.into()))]).await?;
         let mut answers = Vec::with_capacity(keys.len());
         // One by one: MySQL locks no rows that it finds through a list.
         for key in keys {
-            let standing = sqlx::query(self.0.sql.keys.standing.clone())
-                .bind(key.key.as_bytes())
-                .bind(me)
-                .fetch_optional(&mut *tx)
-                .await
-                .map_err(error::of)?;
-            let id = standing.map(|row| row.try_get::<String, _>(0)).transpose().map_err(error::of)?;
+            let values = vec![Value::Blob(Some(key.key.as_bytes())), me.clone()];
+            let id = tx.text(Statement(&sql.standing), values).await?;
             answers.push(id.map(|id| id.parse()).transpose().map_err(error::unreadable)?);
         }
         Ok(answers)
     }
 
     /// How large a statement may be.
-    async fn packet(&self, tx: &mut MySqlConnection) -> Result<usize, StoreError> {
+    async fn packet(&self, tx: &mut impl InTransaction) -> Result<usize, StoreError> {
         if let Some(packet) = self.0.packet.get() {
             return Ok(*packet);
         }
-        let row = sqlx::query("select cast(@@max_allowed_packet as signed)").fetch_one(tx).await.map_err(error::of)?;
-        let packet = row.try_get::<i64, _>(0).map_err(error::of)?;
+        let packet = number(tx, &PACKET).await?;
         Ok(*self.0.packet.get_or_init(|| usize::try_from(packet).unwrap_or(usize::MAX)))
     }
+}
+
+/// A setting of the server.
+async fn number(tx: &mut impl InTransaction, sql: &SqlStr) -> Result<i64, StoreError> {
+    let answer = tx.text(Statement(sql), Vec::new()).await?;
+    answer.unwrap_or_default().parse().map_err(misunderstood)
 }
 
 /// How many of the rows fit into a packet, and at least one.
@@ -152,39 +156,49 @@ fn size_of_row(event: &Event) -> usize {
     ROW_OVERHEAD + texts.into_iter().flatten().map(str::len).sum::<usize>() + event.payload().len() + headers
 }
 
-/// Why the server refused an insert, in words.
-async fn refused(tx: &mut MySqlConnection, error: sqlx::Error) -> StoreError {
-    if error::number(&error).is_some_and(|number| error::CHECKS.contains(&number))
-        && let Ok(row) = sqlx::query("select cast(@@auto_increment_increment as signed)").fetch_one(tx).await
-        && let Ok(step) = row.try_get::<i64, _>(0)
+/// Why the server refused an insert of many rows, in words.
+async fn refused(tx: &mut impl InTransaction, error: StoreError) -> StoreError {
+    if error.kind() == StoreErrorKind::Rejected
+        && let Ok(step) = number(tx, &STEP).await
         && step != 1
     {
         return StoreError::new(StoreErrorKind::Rejected, crate::store::step_refused(step)).caused_by(error);
     }
-    error::of(error)
+    error
 }
 
-fn bind(arguments: &mut MySqlArguments, row: &NewRow) -> Result<(), sqlx::error::BoxDynError> {
-    let event = &row.event;
-    arguments.add(i64::from(row.partition.0))?;
-    arguments.add(event.id().to_string())?;
-    arguments.add(event.event_type().as_str())?;
-    arguments.add(event.aggregate_type().as_str())?;
-    arguments.add(event.aggregate_id())?;
-    arguments.add(event.tenant_id())?;
-    arguments.add(event.key().map(Key::as_str))?;
-    let payload = event.payload();
-    arguments.add(payload.content_type())?;
-    // Text stays text in the table, for people to read.
-    let text = payload.as_text();
-    arguments.add(text)?;
-    arguments.add(text.is_none().then(|| &payload.as_bytes()[..]))?;
-    let headers = event.headers();
-    arguments.add((!headers.is_empty()).then(|| headers.to_json()))?;
-    arguments.add(event.available_at().map(storable))?;
-    arguments.add(event.deliver_after().map(micros))?;
-    arguments.add(storable(event.occurred_at()))?;
-    Ok(())
+/// How many values a row has.
+const COLUMNS: usize = 14;
+
+fn columns(rows: &[NewRow]) -> Vec<Value<'_>> {
+    fn text<'a>(text: impl Into<Cow<'a, str>>) -> Value<'a> {
+        Value::Text(Some(text.into()))
+    }
+    let mut values = Vec::with_capacity(rows.len() * COLUMNS);
+    for row in rows {
+        let event = &row.event;
+        let payload = event.payload();
+        let headers = Some(event.headers()).filter(|headers| !headers.is_empty());
+        // Text stays text in the table, for people to read.
+        let as_text = payload.as_text();
+        values.extend([
+            Value::BigInt(Some(row.partition.0.into())),
+            text(event.id().to_string()),
+            text(event.event_type().as_str()),
+            text(event.aggregate_type().as_str()),
+            Value::Text(event.aggregate_id().map(Cow::from)),
+            Value::Text(event.tenant_id().map(Cow::from)),
+            Value::Text(event.key().map(Key::as_str).map(Cow::from)),
+            text(payload.content_type()),
+            Value::Text(as_text.map(Cow::from)),
+            Value::Blob(as_text.is_none().then(|| &payload.as_bytes()[..])),
+            Value::Text(headers.map(|headers| headers.to_json().into())),
+            Value::BigInt(event.available_at().map(storable)),
+            Value::BigInt(event.deliver_after().map(micros)),
+            Value::BigInt(Some(storable(event.occurred_at()))),
+        ]);
+    }
+    values
 }
 
 /// The nearest time that the column can hold: years 1000 to 9999.
@@ -192,6 +206,20 @@ pub(crate) fn storable(time: Timestamp) -> i64 {
     const FIRST: i64 = -30_610_224_000_000_000;
     const LAST: i64 = 253_402_300_799_999_999;
     time.as_micros().clamp(FIRST, LAST)
+}
+
+impl<Tx: InTransaction> WriteStore<Tx> for MySqlStore {
+    fn insert<'a>(&'a self, tx: &'a mut Tx, rows: &'a [NewRow]) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
+        Box::pin(self.insert_rows(tx, rows))
+    }
+
+    fn enter_keys<'a>(
+        &'a self,
+        tx: &'a mut Tx,
+        keys: &'a [NewKey<'a>],
+    ) -> BoxFuture<'a, Result<Vec<Option<EventId>>, StoreError>> {
+        Box::pin(self.enter(tx, keys))
+    }
 }
 
 /// Events go into a `sqlx` transaction:
@@ -217,22 +245,40 @@ pub(crate) fn storable(time: Timestamp) -> i64 {
 /// let receipt = outbox.write(&mut *connection, Event::builder("OrderPlaced").json(&7)).await?;
 /// # Ok(()) }
 /// ```
-impl WriteStore<Transaction<'_, MySql>> for MySqlStore {
-    fn insert<'a>(
-        &'a self,
-        tx: &'a mut Transaction<'_, MySql>,
-        rows: &'a [NewRow],
-    ) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
-        Box::pin(self.insert_rows(tx, rows))
+impl InTransaction for Transaction<'_, MySql> {
+    async fn insert(&mut self, statement: Statement<'_>, values: Vec<Value<'_>>) -> Result<i64, StoreError> {
+        let done = run(self, statement, values).await?;
+        i64::try_from(done.last_insert_id()).map_err(error::unreadable)
     }
 
-    fn enter_keys<'a>(
-        &'a self,
-        tx: &'a mut Transaction<'_, MySql>,
-        keys: &'a [NewKey<'a>],
-    ) -> BoxFuture<'a, Result<Vec<Option<EventId>>, StoreError>> {
-        Box::pin(self.enter(tx, keys))
+    async fn execute(&mut self, statement: Statement<'_>, values: Vec<Value<'_>>) -> Result<(), StoreError> {
+        run(self, statement, values).await.map(drop)
     }
+
+    async fn text(&mut self, statement: Statement<'_>, values: Vec<Value<'_>>) -> Result<Option<String>, StoreError> {
+        let query = sqlx::query_with(statement.sql(), arguments(values)?);
+        let row = query.fetch_optional(&mut **self).await.map_err(error::of)?;
+        row.map(|row| row.try_get(0)).transpose().map_err(error::of)
+    }
+}
+
+async fn run(
+    connection: &mut MySqlConnection,
+    statement: Statement<'_>,
+    values: Vec<Value<'_>>,
+) -> Result<MySqlQueryResult, StoreError> {
+    sqlx::query_with(statement.sql(), arguments(values)?).execute(connection).await.map_err(error::of)
+}
+
+fn arguments(values: Vec<Value<'_>>) -> Result<MySqlArguments, StoreError> {
+    let mut arguments = MySqlArguments::default();
+    let bound = values.into_iter().try_for_each(|value| match value {
+        Value::BigInt(value) => arguments.add(value),
+        Value::Text(value) => arguments.add(value.as_deref()),
+        Value::Blob(value) => arguments.add(value),
+    });
+    bound.map_err(|error| error::of(sqlx::Error::Encode(error)))?;
+    Ok(arguments)
 }
 
 const BEGIN: SqlStr = SqlStr::from_static("start transaction; savepoint pillarbox");

@@ -1,4 +1,4 @@
-//! Pillarbox events in transactions of SeaORM, on PostgreSQL.
+//! Pillarbox events in transactions of SeaORM, on PostgreSQL, MySQL, MariaDB and SQLite.
 //!
 //! ```no_run
 //! use pillarbox_core::{Event, Outbox};
@@ -33,76 +33,88 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The connection must be one to the outbox's database, and find its tables. Transactions on MySQL and SQLite are
-//! refused when they are used.
+//! The connection must be one to the outbox's database, and find its tables. A transaction on a database of another
+//! kind is refused when it is used.
+//!
+//! # Features
+//! | feature | transactions on | the outbox's store |
+//! |---|---|---|
+//! | `postgres`, on by default | PostgreSQL | `PostgresStore` |
+//! | `mysql` | MySQL, MariaDB | `MySqlStore` |
+//! | `sqlite` | SQLite | `SqliteStore` |
+//!
+//! On SQLite begin with `begin immediate`, that is `database.begin_with_options(..)` with
+//! `SqliteTransactionMode::Immediate`: a transaction that reads before it writes may fail otherwise, for another may
+//! have written in between. [`SeaOrm`] shows how.
 
+#[cfg(feature = "postgres")]
 mod literal;
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+#[cfg(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+compile_error!("name the database: enable the feature `postgres`, `mysql` or `sqlite` of pillarbox-sea-orm");
+
+use std::sync::Arc;
 
 use pillarbox_core::port::{StoreError, StoreErrorKind};
-use pillarbox_postgres::writer::{self, InTransaction, Value};
-use sea_orm::{
-    ConnectionTrait as _, DatabaseTransaction, DbBackend, DbErr, QueryResult, RuntimeErr, SqlxError, Statement,
-};
+use sea_orm::{ConnectionTrait as _, DatabaseTransaction, DbBackend, DbErr, RuntimeErr, SqlxError, Statement, Value};
 
 /// A transaction of the application's own, to write events in.
 #[derive(Debug)]
 pub struct SeaOrm<'t>(pub &'t DatabaseTransaction);
 
 impl SeaOrm<'_> {
-    async fn rows(
+    /// A statement for the outbox's database, if the transaction is on one of its kind.
+    fn statement(
         &self,
-        statement: writer::Statement<'_>,
-        values: Vec<Value<'_>>,
-    ) -> Result<Vec<QueryResult>, StoreError> {
-        if self.0.get_database_backend() != DbBackend::Postgres {
+        outbox: DbBackend,
+        sql: &str,
+        values: impl IntoIterator<Item = Value>,
+    ) -> Result<Statement, StoreError> {
+        let backend = self.0.get_database_backend();
+        if backend != outbox {
             return Err(StoreError::new(
                 StoreErrorKind::Rejected,
-                "the transaction is not one of PostgreSQL, where the outbox is: begin it on a connection to the \
-                 outbox's database",
+                format!(
+                    "the transaction is on {}, and the outbox on {}: begin it on a connection to the outbox's database",
+                    name(backend),
+                    name(outbox)
+                ),
             ));
         }
-        let values = values.into_iter().map(literal::bind);
-        let statement = Statement::from_sql_and_values(DbBackend::Postgres, statement.as_str(), values);
-        self.0.query_all_raw(statement).await.map_err(error)
+        Ok(Statement::from_sql_and_values(outbox, sql, values))
     }
 }
 
-impl InTransaction for SeaOrm<'_> {
-    async fn numbers(
-        &mut self,
-        statement: writer::Statement<'_>,
-        values: Vec<Value<'_>>,
-    ) -> Result<Vec<i64>, StoreError> {
-        let rows = self.rows(statement, values).await?;
-        rows.iter().map(|row| row.try_get_by_index(0)).collect::<Result<_, _>>().map_err(error)
-    }
-
-    async fn pairs(
-        &mut self,
-        statement: writer::Statement<'_>,
-        values: Vec<Value<'_>>,
-    ) -> Result<Vec<(String, String)>, StoreError> {
-        let rows = self.rows(statement, values).await?;
-        let pair = |row: &QueryResult| Ok((row.try_get_by_index(0)?, row.try_get_by_index(1)?));
-        rows.iter().map(pair).collect::<Result<_, _>>().map_err(error)
+fn name(backend: DbBackend) -> &'static str {
+    match backend {
+        DbBackend::Postgres => "PostgreSQL",
+        DbBackend::MySql => "MySQL or MariaDB",
+        DbBackend::Sqlite => "SQLite",
+        _ => "another database",
     }
 }
 
-fn error(error: DbErr) -> StoreError {
-    let (DbErr::Conn(RuntimeErr::SqlxError(cause))
-    | DbErr::Exec(RuntimeErr::SqlxError(cause))
-    | DbErr::Query(RuntimeErr::SqlxError(cause))) = &error
-    else {
-        return writer::misunderstood(error);
-    };
-    let cause = cause.clone();
-    match &*cause {
-        SqlxError::Database(database) => {
-            writer::refused(database.code().as_deref().unwrap_or_default(), database.message(), error)
-        }
-        SqlxError::Io(_) | SqlxError::Protocol(_) | SqlxError::WorkerCrashed | SqlxError::PoolClosed => {
-            writer::broken(error)
-        }
-        _ => writer::misunderstood(error),
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+fn pair(row: &sea_orm::QueryResult) -> Result<(String, String), DbErr> {
+    Ok((row.try_get_by_index(0)?, row.try_get_by_index(1)?))
+}
+
+/// What the database's driver says.
+fn cause(error: &DbErr) -> Option<Arc<SqlxError>> {
+    match error {
+        DbErr::Conn(RuntimeErr::SqlxError(cause))
+        | DbErr::Exec(RuntimeErr::SqlxError(cause))
+        | DbErr::Query(RuntimeErr::SqlxError(cause)) => Some(cause.clone()),
+        _ => None,
     }
+}
+
+fn is_broken(cause: &SqlxError) -> bool {
+    matches!(cause, SqlxError::Io(_) | SqlxError::Protocol(_) | SqlxError::WorkerCrashed | SqlxError::PoolClosed)
 }

@@ -49,35 +49,43 @@ const CONSTRAINT: u32 = 19;
 const NOTADB: u32 = 26;
 const BUSY_SNAPSHOT: u32 = 517;
 
-fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
+pub(crate) const BROKEN: &str = "the connection to the database broke";
+pub(crate) const MISUNDERSTOOD: &str = "the database's answer can't be understood";
+
+/// What a result code of SQLite's means, be it extended or not.
+pub(crate) fn of_code(code: u32, message: &str) -> (StoreErrorKind, &'static str) {
     use StoreErrorKind::{Conflict, Rejected, Schema, Unavailable};
 
+    match (code, primary_of(code)) {
+        (BUSY_SNAPSHOT, _) => (
+            Conflict,
+            "another transaction wrote since this one began to read: run it again, or begin it with `begin immediate`",
+        ),
+        (_, BUSY | LOCKED) => (
+            Unavailable,
+            "the database is busy: another connection held the write lock for longer than the busy timeout",
+        ),
+        (_, FULL) => (Rejected, "the disk is full, or the database is at its size limit: make room"),
+        (_, CORRUPT | NOTADB) => (Rejected, "the file is damaged or is no SQLite database: restore it from a backup"),
+        (_, READONLY) => (Rejected, "the database is read-only: make its file and its folder writable"),
+        (_, CANTOPEN) => {
+            (Unavailable, "the database file can't be opened: check its path, its folder and the rights on them")
+        }
+        (_, IOERR | NOMEM | INTERRUPT | SCHEMA) => (Unavailable, "SQLite could not finish the statement"),
+        (_, ERROR) if missing(message) => (
+            Schema,
+            "tables of the outbox, or of the inbox, are missing or of another version: run the migrations (`pillarbox migrate`, \
+             and with --inbox for those of an inbox)",
+        ),
+        _ => (Rejected, "SQLite refused the statement"),
+    }
+}
+
+fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
+    use StoreErrorKind::{Rejected, Unavailable};
+
     match error {
-        sqlx::Error::Database(database) => match (extended(&**database), primary(&**database)) {
-            (Some(BUSY_SNAPSHOT), _) => (
-                Conflict,
-                "another transaction wrote since this one began to read: run it again, or begin it with `begin immediate`",
-            ),
-            (_, Some(BUSY | LOCKED)) => (
-                Unavailable,
-                "the database is busy: another connection held the write lock for longer than the busy timeout",
-            ),
-            (_, Some(FULL)) => (Rejected, "the disk is full, or the database is at its size limit: make room"),
-            (_, Some(CORRUPT | NOTADB)) => {
-                (Rejected, "the file is damaged or is no SQLite database: restore it from a backup")
-            }
-            (_, Some(READONLY)) => (Rejected, "the database is read-only: make its file and its folder writable"),
-            (_, Some(CANTOPEN)) => {
-                (Unavailable, "the database file can't be opened: check its path, its folder and the rights on them")
-            }
-            (_, Some(IOERR | NOMEM | INTERRUPT | SCHEMA)) => (Unavailable, "SQLite could not finish the statement"),
-            (_, Some(ERROR)) if missing(database.message()) => (
-                Schema,
-                "tables of the outbox, or of the inbox, are missing or of another version: run the migrations (`pillarbox migrate`, \
-                 and with --inbox for those of an inbox)",
-            ),
-            _ => (Rejected, "SQLite refused the statement"),
-        },
+        sqlx::Error::Database(database) => of_code(extended(&**database).unwrap_or_default(), database.message()),
         sqlx::Error::PoolTimedOut => {
             (Unavailable, "no free connection in the write pool: finish transactions sooner, or make the pool larger")
         }
@@ -85,11 +93,11 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
         sqlx::Error::WorkerCrashed
         | sqlx::Error::Io(_)
         | sqlx::Error::BeginFailed
-        | sqlx::Error::InvalidSavePointStatement => (Unavailable, "the connection to the database broke"),
+        | sqlx::Error::InvalidSavePointStatement => (Unavailable, BROKEN),
         sqlx::Error::Configuration(_) => {
             (Rejected, "the database URL can't be understood: use `sqlite:path` or a path")
         }
-        _ => (Rejected, "the database's answer can't be understood"),
+        _ => (Rejected, MISUNDERSTOOD),
     }
 }
 
@@ -102,5 +110,9 @@ fn extended(error: &dyn sqlx::error::DatabaseError) -> Option<u32> {
 }
 
 fn primary(error: &dyn sqlx::error::DatabaseError) -> Option<u32> {
-    extended(error).map(|code| code & 0xff)
+    extended(error).map(primary_of)
+}
+
+fn primary_of(code: u32) -> u32 {
+    code & 0xff
 }

@@ -27,6 +27,10 @@
 //! application's own connections wait in one fair queue, and so does what [`TransactStore::begin`] begins:
 //! SQLite's own way of waiting for the write lock is a sleep, and knows no order.
 //!
+//! # Other drivers
+//! Events go into transactions of `sqlx` as they are, and into those of SeaORM and diesel-async by the crates
+//! `pillarbox-sea-orm` and `pillarbox-diesel`, with their feature `sqlite`. [`writer`] is for yet others.
+//!
 //! # Time
 //! The database's clock is SQLite's, which is the clock of the host; WAL mode binds all processes on one
 //! file to one host. Times are kept in microseconds, and count in milliseconds.
@@ -51,6 +55,7 @@ mod upkeep;
 mod wake;
 mod work;
 mod write;
+pub mod writer;
 
 pub use inbox::SqliteInbox;
 pub use migrate::{VERSION, migrations};

@@ -1,18 +1,19 @@
 //! Inserting events in the application's transaction.
 
 use std::{
+    borrow::Cow,
     collections::{HashMap, HashSet},
     ops::{Deref, DerefMut},
     sync::Arc,
 };
 
 use futures_util::TryStreamExt as _;
-use pillarbox_core::domain::{Event, EventId, Seq};
+use pillarbox_core::domain::{Event, EventId, Key, Seq, Timestamp};
 use pillarbox_core::port::{BoxFuture, NewKey, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore};
 use sqlx::{
     Arguments as _, Connection as _, Either, Executor as _, Row as _, SqlStr, Sqlite, SqliteConnection, Transaction,
     pool::PoolConnection,
-    sqlite::{SqliteArguments, SqliteQueryResult, SqliteTransactionManager},
+    sqlite::{SqliteArguments, SqliteQueryResult, SqliteRow, SqliteTransactionManager},
 };
 use sqlx_core::transaction::TransactionManager as _;
 use tokio::sync::OwnedMutexGuard;
@@ -23,6 +24,7 @@ use crate::{
     error,
     own::micros,
     tables::{Prefix, statements},
+    writer::{InTransaction, Statement, Value},
 };
 
 statements!(KeySql {
@@ -31,7 +33,7 @@ statements!(KeySql {
         select value ->> 0, value ->> 1, {now} + (value ->> 2) from json_each(?) where true
         on conflict (dedup_key) do update set event_id = excluded.event_id, expires_at = excluded.expires_at
             where expires_at <= {now}
-        returning dedup_key",
+        returning dedup_key, event_id",
     /// By primary key.
     standing: "select dedup_key, event_id from {dedup} where dedup_key in (select value from json_each(?))",
 });
@@ -43,12 +45,13 @@ pub(crate) struct WriteSql([SqlStr; SIZES.len()]);
 /// Powers of two, and the round numbers that people choose for a batch.
 const SIZES: [usize; 11] = [1, 2, 4, 8, 10, 16, 32, 50, 64, 100, 128];
 
-const BINDS: usize = 12;
+/// How many values a row has.
+const COLUMNS: usize = 12;
 
 impl WriteSql {
     pub(crate) fn new(prefix: &Prefix) -> Self {
         Self(SIZES.map(|size| {
-            let row = format!("({}?)", "?, ".repeat(BINDS - 1));
+            let row = format!("({}?)", "?, ".repeat(COLUMNS - 1));
             let rows = vec![row; size].join(", ");
             prefix.statement(&format!(
                 "insert into {{event}} (partition, event_id, event_type, aggregate_type, aggregate_id, tenant_id, \
@@ -65,54 +68,48 @@ impl WriteSql {
 }
 
 impl SqliteStore {
-    async fn insert_rows(&self, tx: &mut SqliteConnection, rows: &[NewRow]) -> Result<Vec<Seq>, StoreError> {
+    async fn insert_rows(&self, tx: &mut impl InTransaction, rows: &[NewRow]) -> Result<Vec<Seq>, StoreError> {
         let mut seqs = Vec::with_capacity(rows.len());
         let mut rest = rows;
         while !rest.is_empty() {
             let (count, sql) = self.0.sql.write.at_most(rest.len());
             let (chunk, later) = rest.split_at(count);
             rest = later;
-            let mut arguments = SqliteArguments::default();
-            arguments.reserve(count * BINDS, 0);
-            for row in chunk {
-                bind(&mut arguments, row).map_err(|error| error::of(sqlx::Error::Encode(error)))?;
-            }
-            let done = execute(tx, sql.clone(), arguments).await.map_err(error::of)?;
             // The one writer's statement numbers its rows without a gap, in their order.
-            let last = done.last_insert_rowid();
+            let last = tx.insert(Statement(sql), columns(chunk)).await?;
             let first = last - i64::try_from(count).unwrap_or(0) + 1;
             seqs.extend((first..=last).map(Seq));
         }
         Ok(seqs)
     }
 
-    async fn enter(&self, tx: &mut SqliteConnection, keys: &[NewKey<'_>]) -> Result<Vec<Option<EventId>>, StoreError> {
+    async fn enter(
+        &self,
+        tx: &mut impl InTransaction,
+        keys: &[NewKey<'_>],
+    ) -> Result<Vec<Option<EventId>>, StoreError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sql = &self.0.sql.keys;
         let rows: Vec<_> = keys.iter().map(|key| (key.key, key.id.to_string(), micros(key.window))).collect();
-        let entered = sqlx::query(self.0.sql.keys.enter.clone())
-            .bind(serde_json::to_string(&rows).map_err(error::unreadable)?)
-            .fetch_all(&mut *tx)
-            .await
-            .map_err(error::of)?;
-        let entered = entered.iter().map(|row| row.try_get(0)).collect::<Result<HashSet<&str>, _>>();
-        let entered = entered.map_err(error::of)?;
-        let others: Vec<&str> = keys.iter().map(|key| key.key).filter(|key| !entered.contains(key)).collect();
+        let entered = tx.pairs(Statement(&sql.enter), list(serde_json::to_string(&rows))?).await?;
+        let entered: HashSet<String> = entered.into_iter().map(|(key, _)| key).collect();
+        let others: Vec<&str> = keys.iter().map(|key| key.key).filter(|key| !entered.contains(*key)).collect();
         if others.is_empty() {
             return Ok(vec![None; keys.len()]);
         }
-        let standing = sqlx::query(self.0.sql.keys.standing.clone())
-            .bind(serde_json::to_string(&others).map_err(error::unreadable)?)
-            .fetch_all(&mut *tx)
-            .await
-            .map_err(error::of)?;
+        let standing = tx.pairs(Statement(&sql.standing), list(serde_json::to_string(&others))?).await?;
         let standing = standing
-            .iter()
-            .map(|row| {
-                let id = row.try_get::<&str, _>(1).map_err(error::of)?;
-                Ok((row.try_get(0).map_err(error::of)?, id.parse().map_err(error::unreadable)?))
-            })
-            .collect::<Result<HashMap<&str, EventId>, StoreError>>()?;
+            .into_iter()
+            .map(|(key, id)| Ok((key, id.parse().map_err(error::unreadable)?)))
+            .collect::<Result<HashMap<String, EventId>, StoreError>>()?;
         Ok(keys.iter().map(|key| standing.get(key.key).copied()).collect())
     }
+}
+
+fn list(json: serde_json::Result<String>) -> Result<Vec<Value<'static>>, StoreError> {
+    Ok(vec![Value::Text(Some(json.map_err(error::unreadable)?.into()))])
 }
 
 /// Runs one statement, and returns with its result. The driver's own `execute` waits for the end of the results
@@ -131,68 +128,115 @@ pub(crate) async fn execute(
     Err(sqlx::Error::WorkerCrashed)
 }
 
-fn bind(arguments: &mut SqliteArguments, row: &NewRow) -> Result<(), sqlx::error::BoxDynError> {
-    let event = &row.event;
-    arguments.add(i64::from(row.partition.0))?;
-    arguments.add(event.id().to_string())?;
-    arguments.add(event.event_type().as_str())?;
-    arguments.add(event.aggregate_type().as_str())?;
-    arguments.add(event.aggregate_id())?;
-    arguments.add(event.tenant_id())?;
-    arguments.add(event.key().map(pillarbox_core::domain::Key::as_str))?;
-    let payload = event.payload();
-    arguments.add(payload.content_type())?;
-    // Text stays text in the table, for people to read.
-    match payload.as_text() {
-        Some(text) => arguments.add(text)?,
-        None => arguments.add(&payload.as_bytes()[..])?,
+fn columns(rows: &[NewRow]) -> Vec<Value<'_>> {
+    fn text<'a>(text: impl Into<Cow<'a, str>>) -> Value<'a> {
+        Value::Text(Some(text.into()))
     }
-    let headers = event.headers();
-    arguments.add((!headers.is_empty()).then(|| headers.to_json()))?;
-    arguments.add(due(event))?;
-    arguments.add(event.occurred_at().as_micros())?;
-    Ok(())
+    let mut values = Vec::with_capacity(rows.len() * COLUMNS);
+    for row in rows {
+        let event = &row.event;
+        let payload = event.payload();
+        let headers = Some(event.headers()).filter(|headers| !headers.is_empty());
+        values.extend([
+            Value::Integer(Some(row.partition.0.into())),
+            text(event.id().to_string()),
+            text(event.event_type().as_str()),
+            text(event.aggregate_type().as_str()),
+            Value::Text(event.aggregate_id().map(Cow::from)),
+            Value::Text(event.tenant_id().map(Cow::from)),
+            Value::Text(event.key().map(Key::as_str).map(Cow::from)),
+            text(payload.content_type()),
+            // Text stays text in the table, for people to read.
+            match payload.as_text() {
+                Some(payload) => text(payload),
+                None => Value::Blob(Some(payload.as_bytes())),
+            },
+            Value::Text(headers.map(|headers| headers.to_json().into())),
+            Value::Integer(due(event)),
+            Value::Integer(Some(event.occurred_at().as_micros())),
+        ]);
+    }
+    values
 }
 
 fn due(event: &Event) -> Option<i64> {
     let delayed = || event.deliver_after().map(|delay| crate::store::now().saturating_add(delay));
-    event.available_at().or_else(delayed).map(pillarbox_core::domain::Timestamp::as_micros)
+    event.available_at().or_else(delayed).map(Timestamp::as_micros)
 }
 
-impl WriteStore<Transaction<'_, Sqlite>> for SqliteStore {
-    fn insert<'a>(
-        &'a self,
-        tx: &'a mut Transaction<'_, Sqlite>,
-        rows: &'a [NewRow],
-    ) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
+impl<Tx: InTransaction> WriteStore<Tx> for SqliteStore {
+    fn insert<'a>(&'a self, tx: &'a mut Tx, rows: &'a [NewRow]) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
         Box::pin(self.insert_rows(tx, rows))
     }
 
     fn enter_keys<'a>(
         &'a self,
-        tx: &'a mut Transaction<'_, Sqlite>,
+        tx: &'a mut Tx,
         keys: &'a [NewKey<'a>],
     ) -> BoxFuture<'a, Result<Vec<Option<EventId>>, StoreError>> {
         Box::pin(self.enter(tx, keys))
     }
 }
 
-impl WriteStore<SqliteTransaction> for SqliteStore {
-    fn insert<'a>(
-        &'a self,
-        tx: &'a mut SqliteTransaction,
-        rows: &'a [NewRow],
-    ) -> BoxFuture<'a, Result<Vec<Seq>, StoreError>> {
-        Box::pin(self.insert_rows(tx, rows))
+impl InTransaction for Transaction<'_, Sqlite> {
+    async fn insert(&mut self, statement: Statement<'_>, values: Vec<Value<'_>>) -> Result<i64, StoreError> {
+        insert(self, statement, values).await
     }
 
-    fn enter_keys<'a>(
-        &'a self,
-        tx: &'a mut SqliteTransaction,
-        keys: &'a [NewKey<'a>],
-    ) -> BoxFuture<'a, Result<Vec<Option<EventId>>, StoreError>> {
-        Box::pin(self.enter(tx, keys))
+    async fn pairs(
+        &mut self,
+        statement: Statement<'_>,
+        values: Vec<Value<'_>>,
+    ) -> Result<Vec<(String, String)>, StoreError> {
+        pairs(self, statement, values).await
     }
+}
+
+impl InTransaction for SqliteTransaction {
+    async fn insert(&mut self, statement: Statement<'_>, values: Vec<Value<'_>>) -> Result<i64, StoreError> {
+        insert(self, statement, values).await
+    }
+
+    async fn pairs(
+        &mut self,
+        statement: Statement<'_>,
+        values: Vec<Value<'_>>,
+    ) -> Result<Vec<(String, String)>, StoreError> {
+        pairs(self, statement, values).await
+    }
+}
+
+async fn insert(
+    connection: &mut SqliteConnection,
+    statement: Statement<'_>,
+    values: Vec<Value<'_>>,
+) -> Result<i64, StoreError> {
+    let done = execute(connection, statement.sql(), arguments(values)?).await.map_err(error::of)?;
+    Ok(done.last_insert_rowid())
+}
+
+async fn pairs(
+    connection: &mut SqliteConnection,
+    statement: Statement<'_>,
+    values: Vec<Value<'_>>,
+) -> Result<Vec<(String, String)>, StoreError> {
+    let query = sqlx::query_with(statement.sql(), arguments(values)?);
+    let rows = query.fetch_all(connection).await.map_err(error::of)?;
+    let pair = |row: &SqliteRow| Ok((row.try_get(0)?, row.try_get(1)?));
+    rows.iter().map(pair).collect::<Result<_, _>>().map_err(error::of)
+}
+
+fn arguments(values: Vec<Value<'_>>) -> Result<SqliteArguments, StoreError> {
+    let mut arguments = SqliteArguments::default();
+    arguments.reserve(values.len(), 0);
+    let bound = values.into_iter().try_for_each(|value| match value {
+        Value::Integer(value) => arguments.add(value),
+        Value::Text(Some(Cow::Owned(text))) => arguments.add(text),
+        Value::Text(text) => arguments.add(text.as_deref()),
+        Value::Blob(bytes) => arguments.add(bytes),
+    });
+    bound.map_err(|error| error::of(sqlx::Error::Encode(error)))?;
+    Ok(arguments)
 }
 
 /// A transaction that waited for its turn among the writers of this process. Dropping it rolls back.

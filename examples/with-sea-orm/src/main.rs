@@ -1,23 +1,41 @@
-//! Orders and their events in the same transactions, which are those of SeaORM:
-//! `DATABASE_URL=postgres://user:password@localhost/shop cargo run -p with-sea-orm`.
+//! Orders and their events in the same transactions, which are those of SeaORM: `cargo run -p with-sea-orm`.
+//!
+//! On SQLite, in a temporary file, or where `DATABASE_URL` says: `postgres://user:password@localhost/shop`, or
+//! `mysql://...` for MySQL and MariaDB. Only how the store is opened differs.
 
-use pillarbox::prelude::*;
+use pillarbox::{
+    port::{Store, WriteStore},
+    prelude::*,
+};
 use pillarbox_sea_orm::SeaOrm;
-use sea_orm::{ActiveValue::Set, Database, TransactionTrait, entity::prelude::*};
+use sea_orm::{
+    ActiveValue::Set, Database, DatabaseConnection, DbBackend, Schema, TransactionTrait, entity::prelude::*,
+};
 use tokio::sync::mpsc;
-
-const TABLE: &str = "create table if not exists example_order (id bigint generated always as identity primary key, \
-     item text not null)";
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
     let url = std::env::var("DATABASE_URL")
-        .map_err(|_| "set DATABASE_URL, such as postgres://user:password@localhost/shop")?;
+        .unwrap_or_else(|_| format!("sqlite:{}?mode=rwc", folder.path().join("shop.db").display()));
     let database = Database::connect(&url).await?;
-    database.execute_unprepared(TABLE).await?;
+    match database.get_database_backend() {
+        DbBackend::Postgres => run(PostgresStore::open(&url)?, database).await,
+        DbBackend::MySql => run(MySqlStore::open(&url).await?, database).await,
+        DbBackend::Sqlite => run(SqliteStore::open(&url).await?, database).await,
+        other => Err(format!("there is no store for {other:?}").into()),
+    }
+}
+
+async fn run<S>(store: S, database: DatabaseConnection) -> Result<(), Failure>
+where
+    S: Store + for<'t> WriteStore<SeaOrm<'t>>,
+{
+    let mut table = Schema::new(database.get_database_backend()).create_table_from_entity(order::Entity);
+    database.execute(table.if_not_exists()).await?;
 
     let (told, mut shipped) = mpsc::unbounded_channel();
-    let outbox = Outbox::single_node(PostgresStore::open(&url)?)
+    let outbox = Outbox::single_node(store)
         .route(("Order", "OrderPlaced"), move |delivery: Delivery| {
             let told = told.clone();
             async move {
@@ -29,6 +47,7 @@ async fn main() -> Result<(), Failure> {
         .start()
         .await?;
 
+    // On SQLite, one that reads before it writes is begun with `begin_with_options` and `Immediate`.
     let tx = database.begin().await?;
     let order = order::ActiveModel { item: Set("tea".into()), ..Default::default() }.insert(&tx).await?;
     let receipt = outbox.write(&mut SeaOrm(&tx), placed(order.id, "tea")).await?;

@@ -11,7 +11,7 @@ use pillarbox_core::{
 };
 use pillarbox_postgres::{PostgresInbox, PostgresStore};
 use pillarbox_testkit::{
-    driver::{Driver, End},
+    driver::{Driver, End, Sql},
     servers::{Database, Shared},
 };
 use pillarbox_tokio_postgres::TokioPostgres;
@@ -28,6 +28,8 @@ struct Bed {
 
 impl Driver for Bed {
     type Store = PostgresStore;
+
+    const SQL: Sql = Sql::POSTGRES;
 
     async fn fresh() -> Self {
         let database = Shared::Postgres.database();
@@ -62,7 +64,7 @@ impl Driver for Bed {
         Ok(receipt)
     }
 
-    fn sql(&self, statement: &str) -> String {
+    async fn sql(&self, statement: &str) -> String {
         self.database.run(statement).unwrap()
     }
 }
