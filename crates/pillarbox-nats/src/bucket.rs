@@ -1,7 +1,8 @@
 //! A bucket of keys and values, as JetStream's key-value stores have it: a stream that keeps the last message of each subject.
 //!
 //! What it is asked goes to the stream's leader, never to a copy that may be behind. A value is removed by its number, which
-//! takes effect only if it is the one that was seen, and leaves nothing behind.
+//! takes effect only if it is the one that was seen, and leaves nothing behind. Other programs, such as `nats kv del`, leave a
+//! message that says that there is nothing: it is taken for that.
 
 use std::{
     fmt,
@@ -10,13 +11,16 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use async_nats::jetstream::{
-    context::{PublishError, PublishErrorKind},
-    message::{PublishMessage, StreamMessage},
-    publish::PublishAck,
-    stream::{
-        Config, DeleteMessageErrorKind, DiscardPolicy, LastRawMessageError, LastRawMessageErrorKind, StorageType,
-        Stream,
+use async_nats::{
+    HeaderValue,
+    jetstream::{
+        context::{PublishError, PublishErrorKind},
+        message::{PublishMessage, StreamMessage},
+        publish::PublishAck,
+        stream::{
+            Config, DeleteMessageErrorKind, DiscardPolicy, LastRawMessageError, LastRawMessageErrorKind, StorageType,
+            Stream,
+        },
     },
 };
 use bytes::Bytes;
@@ -84,9 +88,27 @@ pub(crate) struct Values {
 
 /// A value, and the number by which it is known.
 pub(crate) struct Value {
+    pub(crate) key: String,
     pub(crate) revision: u64,
     pub(crate) bytes: Bytes,
 }
+
+impl Value {
+    fn of(message: StreamMessage) -> Self {
+        // `$KV.{bucket}.{key}`
+        let key = message.subject.splitn(3, '.').nth(2).unwrap_or_default().to_owned();
+        Self { key, revision: message.sequence, bytes: message.payload }
+    }
+}
+
+/// Whether a message says that a key has no value: of who has deleted or purged it, or of a server that has let it end.
+fn is_deletion(message: &StreamMessage) -> bool {
+    let header = |name: &str| message.headers.get(name).map(HeaderValue::as_str);
+    matches!(header(KV_OPERATION), Some("DEL" | "PURGE")) || header(NATS_MARKER_REASON).is_some()
+}
+
+const KV_OPERATION: &str = "KV-Operation";
+const NATS_MARKER_REASON: &str = "Nats-Marker-Reason";
 
 impl Values {
     pub(crate) fn new(connection: Connection, bucket: Bucket, keep: Option<Duration>) -> Self {
@@ -100,14 +122,25 @@ impl Values {
     /// Stores a value in place of the one of this number, or of none if that is 0. `false` if another one is there.
     pub(crate) async fn put(&self, key: &str, value: Bytes, before: u64) -> Result<bool, StoreError> {
         let open = self.open().await?;
-        let message = PublishMessage::build().payload(value).expected_last_subject_sequence(before);
-        match self.publish(&open, self.subject(key), message).await? {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Ok(false),
-            Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
-                Err(self.told(StoreErrorKind::Rejected, &error))
+        let mut expected = before;
+        loop {
+            let message = PublishMessage::build().payload(value.clone()).expected_last_subject_sequence(expected);
+            match self.publish(&open, self.subject(key), message).await? {
+                Ok(_) => return Ok(true),
+                Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {}
+                Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
+                    return Err(self.told(StoreErrorKind::Rejected, &error));
+                }
+                Err(error) => return Err(self.told(StoreErrorKind::OutcomeUnknown, &error)),
             }
-            Err(error) => Err(self.told(StoreErrorKind::OutcomeUnknown, &error)),
+            if before > 0 {
+                return Ok(false);
+            }
+            // What says that there is nothing has a number, too.
+            match self.last(key).await? {
+                Some(last) if is_deletion(&last) && last.sequence > expected => expected = last.sequence,
+                Some(_) | None => return Ok(false),
+            }
         }
     }
 
@@ -124,10 +157,7 @@ impl Values {
     }
 
     pub(crate) async fn find(&self, key: &str) -> Result<Option<Value>, StoreError> {
-        let open = self.open().await?;
-        let (stream, subject) = (self.stream(&open).await?, self.subject(key));
-        let found = self.within(&open, stream.get_last_raw_message_by_subject(&subject)).await?;
-        self.unless_none(found)
+        Ok(self.last(key).await?.filter(|last| !is_deletion(last)).map(Value::of))
     }
 
     /// Removes a value if it is the one of this number yet. Says whether it did.
@@ -146,11 +176,24 @@ impl Values {
     }
 
     /// The next value, in the order in which they were stored, of the keys that match, after a number.
-    pub(crate) async fn next(&self, keys: &str, after: u64) -> Result<Option<Value>, StoreError> {
+    pub(crate) async fn next(&self, keys: &str, mut after: u64) -> Result<Option<Value>, StoreError> {
         let open = self.open().await?;
         let stream = self.stream(&open).await?;
-        let asked = stream.raw_message_builder().sequence(after + 1).next_by_subject(self.subject(keys));
-        let found = self.within(&open, asked.send()).await?;
+        loop {
+            let asked = stream.raw_message_builder().sequence(after + 1).next_by_subject(self.subject(keys));
+            let found = self.within(&open, asked.send()).await?;
+            match self.unless_none(found)? {
+                Some(next) if is_deletion(&next) => after = next.sequence,
+                next => return Ok(next.map(Value::of)),
+            }
+        }
+    }
+
+    /// The last message of a key, be it a value or not.
+    async fn last(&self, key: &str) -> Result<Option<StreamMessage>, StoreError> {
+        let open = self.open().await?;
+        let (stream, subject) = (self.stream(&open).await?, self.subject(key));
+        let found = self.within(&open, stream.get_last_raw_message_by_subject(&subject)).await?;
         self.unless_none(found)
     }
 
@@ -174,9 +217,12 @@ impl Values {
         }
     }
 
-    fn unless_none(&self, found: Result<StreamMessage, LastRawMessageError>) -> Result<Option<Value>, StoreError> {
+    fn unless_none(
+        &self,
+        found: Result<StreamMessage, LastRawMessageError>,
+    ) -> Result<Option<StreamMessage>, StoreError> {
         match found {
-            Ok(message) => Ok(Some(Value { revision: message.sequence, bytes: message.payload })),
+            Ok(message) => Ok(Some(message)),
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
             Err(error) => Err(self.told(StoreErrorKind::Unavailable, &error)),
         }

@@ -81,6 +81,10 @@ impl GuardStore for NatsGuard {
         })
     }
 
+    fn keeps(&self) -> Option<Duration> {
+        self.marks.keep()
+    }
+
     fn purge(&self, _most: u32) -> BoxFuture<'_, Result<u64, StoreError>> {
         // The bucket forgets them by itself.
         Box::pin(async { Ok(0) })

@@ -110,7 +110,7 @@ impl RedisLetters {
             let last = exact(*last);
             let of_last = found.iter().rev().take_while(|(_, score)| exact(*score) == last).count();
             let skip = if cursor.from == last { cursor.skip + of_last } else { of_last };
-            let (is_end, ids) = (found.len() < PAGE, found.into_iter().map(|(id, _)| LetterId(id)));
+            let (is_end, ids) = (found.len() < PAGE, found.into_iter().map(|(id, _)| LetterId(id)).collect());
             for letter in self.read(ids).await? {
                 let is_wanted = query.matches(&letter) && after.is_none_or(|place| query.is_after(&letter, place));
                 if is_wanted && !look(letter) {
@@ -124,28 +124,36 @@ impl RedisLetters {
         }
     }
 
-    /// Those that are there yet.
-    async fn read(&self, ids: impl Iterator<Item = LetterId>) -> Result<Vec<Letter>, StoreError> {
+    /// Those that are there yet and can be read. One that can't is told, and does not keep the others from being read.
+    async fn read(&self, ids: Vec<LetterId>) -> Result<Vec<Letter>, StoreError> {
+        let mut letters = Vec::with_capacity(ids.len());
+        for read in self.read_each(&ids).await? {
+            match read {
+                Ok(letter) => letters.extend(letter),
+                Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "a dead letter is left out"),
+            }
+        }
+        Ok(letters)
+    }
+
+    async fn read_each(&self, ids: &[LetterId]) -> Result<Vec<Result<Option<Letter>, StoreError>>, StoreError> {
         let mut pipeline = Pipeline::new();
         for id in ids {
-            pipeline.cmd("HGET").arg(self.key(&id)).arg("document");
+            pipeline.cmd("HGET").arg(self.key(id)).arg("document");
         }
         if pipeline.is_empty() {
             return Ok(Vec::new());
         }
-        let documents = self.store.ask(pipeline).await?.into_iter();
-        let letter = |document| match document {
-            Value::BulkString(document) => Some(Letter::from_json(&document).map_err(|error| {
-                StoreError::new(
-                    StoreErrorKind::Schema,
-                    "a letter can't be read: it was changed by another program, or a newer one",
-                )
-                .caused_by(error)
-            })),
-            Value::Nil => None,
-            other => Some(Err(self.store.strange(&other))),
+        let documents = self.store.ask(pipeline).await?;
+        let letter = |(id, document): (&LetterId, Value)| match document {
+            Value::BulkString(document) => Letter::from_json(&document).map(Some).map_err(|error| {
+                let words = format!("letter {id} can't be read: it was changed by another program, or a newer one");
+                StoreError::new(StoreErrorKind::Rejected, words).caused_by(error)
+            }),
+            Value::Nil => Ok(None),
+            other => Err(self.store.strange(&other)),
         };
-        documents.filter_map(letter).collect()
+        Ok(ids.iter().zip(documents).map(letter).collect())
     }
 
     async fn one<T: redis::FromRedisValue>(&self, pipeline: Pipeline) -> Result<T, StoreError> {
@@ -217,7 +225,7 @@ impl LetterStore for RedisLetters {
     }
 
     fn find<'a>(&'a self, id: &'a LetterId) -> BoxFuture<'a, Result<Option<Letter>, StoreError>> {
-        Box::pin(async move { Ok(self.read(std::iter::once(id.clone())).await?.pop()) })
+        Box::pin(async move { self.read_each(std::slice::from_ref(id)).await?.pop().unwrap_or(Ok(None)) })
     }
 
     fn list<'a>(

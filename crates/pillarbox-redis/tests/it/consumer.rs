@@ -102,6 +102,29 @@ mod letters {
         let by_text = LetterQuery { text: Some("declined".into()), ..LetterQuery::default() };
         assert_eq!(store.count(&by_text).await.expect("a count"), 250);
     }
+
+    /// What is in the place of a letter, and is none, is told and left out.
+    #[tokio::test]
+    async fn a_letter_that_can_not_be_read_is_told_by_its_name_and_left_out() {
+        use pillarbox_core::port::{DeedQuery, DeedStore as _, LetterQuery, LetterStore as _, StoreErrorKind};
+        use pillarbox_testkit::letters::letter;
+        let own = Own::new();
+        let store = own.store();
+        for number in 1..=3 {
+            assert!(store.insert(&letter(number)).await.expect("an answer"));
+        }
+        let id = letter(2).id;
+        let mut connection = super::connect(&super::Shared::Redis.url()).await;
+        let mut command = redis::cmd("HSET");
+        command.arg(format!("{}letter:{id}", own.0)).arg("document").arg("garbage");
+        let () = command.query_async(&mut connection).await.expect("HSET");
+        assert_eq!(store.list(&LetterQuery::default(), None, 10).await.expect("a page"), [letter(3), letter(1)]);
+        assert_eq!(store.deeds(&DeedQuery::default(), None, 10).await.expect("deeds"), []);
+        let error = store.find(&id).await.expect_err("garbage");
+        assert_eq!(error.kind(), StoreErrorKind::Rejected);
+        assert!(error.to_string().contains(&format!("letter {id} can't be read")), "{error}");
+        assert!(std::error::Error::source(&error).is_some_and(<dyn std::error::Error>::is::<serde_json::Error>));
+    }
 }
 
 #[tokio::test]
