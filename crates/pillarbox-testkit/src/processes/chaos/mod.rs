@@ -164,8 +164,8 @@ impl<S: Stormy> Storm<S> {
         }
         let lines = Ledger::read(&self.stage.path("ledger")).into_lines();
         let orders = self.stage.orders();
-        let written: String = orders.iter().map(|order| format!("{order}\n")).collect();
-        std::fs::write(self.stage.path("orders"), written).unwrap();
+        let mut committed = File::create(self.stage.path("orders")).unwrap();
+        orders.iter().for_each(|order| writeln!(committed, "{order}").unwrap());
         Story { orders, lines, slack: Duration::from_millis(300), ..Story::default() }
     }
 

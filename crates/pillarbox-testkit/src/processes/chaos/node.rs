@@ -93,7 +93,7 @@ impl Task {
             }
             25..28 => {
                 self.pen().delivery("hung", &delivery, number);
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
             more => tokio::time::sleep(Duration::from_millis(more % 6)).await,
         }
