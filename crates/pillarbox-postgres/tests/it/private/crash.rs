@@ -72,8 +72,11 @@ impl Forgetful {
                 self.server.start_again().unwrap();
             }
             Crash::Session => {
+                // Who is thrown out for another's end tells that the server knows of it: until then it lets sessions in.
+                let mut bystander = self.outbox.session().await;
                 assert!(Command::new("kill").args(["-9", &process.to_string()]).status().unwrap().success());
                 while open.ping().await.is_ok() {}
+                while bystander.ping().await.is_ok() {}
             }
         }
     }
