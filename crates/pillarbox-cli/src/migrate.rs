@@ -1,6 +1,6 @@
 //! `pillarbox migrate`: brings the tables to this program's version, or prints the SQL that would.
 
-use std::process::ExitCode;
+use std::{error::Error as _, io::Write as _, process::ExitCode};
 
 use clap::Args as ClapArgs;
 use pillarbox::{
@@ -38,7 +38,9 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
         let refused = |error| Error::new("the migrations can't be printed").caused_by(error);
         let mut sql = sql.map_err(refused)?;
         if args.inbox {
-            sql += &args.database.options().inbox_migration_sql(kind, &args.inbox_prefix).map_err(refused)?;
+            // Before the outbox's, at whose end a client may stop for want of a privilege.
+            let inbox = args.database.options().inbox_migration_sql(kind, &args.inbox_prefix).map_err(refused)?;
+            sql = format!("{inbox}\n{sql}");
         }
         // Who has left has read enough.
         let _ = out::print(sql)?;
@@ -59,9 +61,11 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
         };
     }
     let before = store.check().await;
-    store.migrate().await.map_err(|error| {
-        let advice = advice(&before, error.kind());
-        Error::new("the migration failed, and can be run again").caused_by(error).advice(advice)
+    let left = migrate(&store).await.map_err(|error| {
+        // What Pillarbox itself refuses has the advice in its words.
+        let advice = error.source().map(|_| advice(&before, error.kind()));
+        let failed = Error::new("the migration failed, and can be run again").caused_by(error);
+        advice.into_iter().fold(failed, Error::advice)
     })?;
     if args.inbox {
         migrate_inbox(&store, &args.inbox_prefix).await?;
@@ -70,7 +74,19 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     if args.inbox {
         let _ = out::print("the consumers' tables are there\n")?;
     }
+    for words in left {
+        // Nobody is left to tell if stderr is gone.
+        let _ = writeln!(std::io::stderr(), "note: {words}");
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns what is left for an administrator.
+async fn migrate(store: &AnyStore) -> Result<Vec<String>, StoreError> {
+    match store {
+        AnyStore::MySql(store) => store.migrate_and_tell().await,
+        store => store.migrate().await.map(|()| Vec::new()),
+    }
 }
 
 /// Who could look at the tables before has logged in; what was refused is then the making of tables.
