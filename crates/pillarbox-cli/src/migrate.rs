@@ -1,6 +1,6 @@
 //! `pillarbox migrate`: brings the tables to this program's version, or prints the SQL that would.
 
-use std::process::ExitCode;
+use std::{io::Write as _, process::ExitCode};
 
 use clap::Args as ClapArgs;
 use pillarbox::{
@@ -44,7 +44,9 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
         let refused = |error| Error::new("the migrations can't be printed").caused_by(error);
         let mut sql = sql.map_err(refused)?;
         if args.inbox {
-            sql += &args.database.options().inbox_migration_sql(kind, &args.inbox_prefix).map_err(refused)?;
+            // Before the outbox's, at whose end a client may stop for want of a privilege.
+            let inbox = args.database.options().inbox_migration_sql(kind, &args.inbox_prefix).map_err(refused)?;
+            sql = format!("{inbox}\n{sql}");
         }
         // Who has left has read enough.
         let _ = out::print(sql)?;
@@ -110,7 +112,7 @@ async fn check(args: &Args, store: &AnyStore) -> Result<ExitCode, Error> {
 async fn migrate(args: &Args, store: &AnyStore) -> Result<ExitCode, Error> {
     let before = store.check().await;
     let versions = args.found(store, &args.database.prefix, &before).await?;
-    store.migrate().await.map_err(|error| failed(&before, error, store.kind()))?;
+    let left = make_tables(store).await.map_err(|error| failed(&before, error, store.kind()))?;
     let mut of_inbox = Vec::new();
     if args.inbox {
         let inbox = consumers(store, &args.inbox_prefix)?;
@@ -135,7 +137,7 @@ async fn migrate(args: &Args, store: &AnyStore) -> Result<ExitCode, Error> {
             before: versions.last().copied(),
             version,
             applied,
-            notes: Vec::new(),
+            notes: left,
             inbox,
         })?;
         return Ok(ExitCode::SUCCESS);
@@ -144,7 +146,19 @@ async fn migrate(args: &Args, store: &AnyStore) -> Result<ExitCode, Error> {
     if args.inbox {
         let _ = out::print("the consumers' tables are there\n")?;
     }
+    for words in left {
+        // Nobody is left to tell if stderr is gone.
+        let _ = writeln!(std::io::stderr(), "note: {words}");
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns what is left for an administrator.
+async fn make_tables(store: &AnyStore) -> Result<Vec<String>, StoreError> {
+    match store {
+        AnyStore::MySql(store) => store.migrate_and_tell().await,
+        store => store.migrate().await.map(|()| Vec::new()),
+    }
 }
 
 impl Args {

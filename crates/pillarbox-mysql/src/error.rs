@@ -110,6 +110,7 @@ pub(crate) fn of_number(number: u16) -> (StoreErrorKind, &'static str) {
             "tables of the outbox, or of the inbox, are missing or of another version: run the migrations (`pillarbox migrate`, \
              and with --inbox for those of an inbox)",
         ),
+        NO_DATABASE => (Rejected, "there is no such database: create it, or correct the database URL, or the schema"),
         number if LOGIN.contains(&number) => (Rejected, "the server refuses the user or the password"),
         number if DENIED.contains(&number) => (Rejected, "the user lacks a right that the statement needs"),
         _ => (Rejected, "the server refused the statement"),
@@ -120,30 +121,7 @@ fn judge(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
     use StoreErrorKind::{Rejected, Unavailable};
 
     match error {
-<<<<<<< HEAD
-        sqlx::Error::Database(_) => match number(error).unwrap_or_default() {
-            DEADLOCK | CHANGED => (Conflict, "the transaction lost against another one: run it again"),
-            LOCK_TIMEOUT => (Conflict, "another transaction held a lock for too long: run it again"),
-            number if LOST.contains(&number) => (Unavailable, "the server has ended the connection"),
-            number if BUSY.contains(&number) => (Unavailable, "the server is busy, or has ended the statement"),
-            number if READ_ONLY.contains(&number) => {
-                (Unavailable, "the server is read-only: connect to the one that takes writes")
-            }
-            number if MISSING.contains(&number) => (
-                Schema,
-                "tables of the outbox, or of the inbox, are missing or of another version: run the migrations (`pillarbox migrate`, \
-                 and with --inbox for those of an inbox)",
-            ),
-            NO_DATABASE => {
-                (Rejected, "there is no such database: create it, or correct the database URL, or the schema")
-            }
-            number if LOGIN.contains(&number) => (Rejected, "the server refuses the user or the password"),
-            number if DENIED.contains(&number) => (Rejected, "the user lacks a right that the statement needs"),
-            _ => (Rejected, "the server refused the statement"),
-        },
-=======
         sqlx::Error::Database(_) => of_number(number(error).unwrap_or_default()),
->>>>>>> w-drv
         // The driver's pool waits for a server that refuses connections as it does for a free one.
         sqlx::Error::PoolTimedOut => (
             Unavailable,

@@ -30,8 +30,9 @@
 //! | a guard's marks | 1, if there is a [`MySqlInbox`] |
 //! | an inbox's upkeep and its dead letters | 1, if there is one |
 //!
-//! Each is opened when it is first needed, opened again after a loss, and used by the runtime that opened it: when it
-//! is entered from another one, a new one is opened there.
+//! Each but the pool's is opened when it is first needed, closed when it has rested for ten seconds, opened again after that or
+//! a loss, and used by the runtime that opened it: when it is entered from another one, a new one is opened there. All say
+//! goodbye to the server, whose log would complain of them otherwise; [`MySqlStore::close`] does it for the pool.
 //!
 //! # The consumer's half
 //! [`MySqlInbox`] keeps a guard's marks, an inbox and dead letters in tables of their own. A message is entered in a

@@ -263,7 +263,7 @@ mod tests {
         let found = tables(MIGRATIONS[0].1);
         let names: Vec<_> = found.iter().map(|(name, _)| *name).collect();
         assert_eq!(names, ["event", "hold", "instance", "partition", "dedup", "action"]);
-        assert_eq!(found[0].1.len(), 20, "{:?}", found[0].1);
+        assert_eq!(found[0].1.len(), 21, "{:?}", found[0].1);
         assert_eq!(found[1].1, ["partition", "kind", "name", "from_seq", "space"]);
         for (_, columns) in found {
             assert!(columns.iter().all(|column| column.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')));

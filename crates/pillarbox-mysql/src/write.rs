@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use pillarbox_core::domain::{Event, EventId, Key, Seq, Timestamp};
 use pillarbox_core::port::{BoxFuture, NewKey, NewRow, StoreError, StoreErrorKind, TransactStore, WriteStore};
 use sqlx::{
-    Arguments as _, Executor as _, MySql, MySqlConnection, Row as _, SqlStr, Transaction,
+    Arguments as _, Executor, MySql, MySqlConnection, Row as _, SqlStr, Transaction,
     mysql::{MySqlArguments, MySqlQueryResult},
 };
 
@@ -306,7 +306,7 @@ impl TransactStore for MySqlStore {
     }
 
     fn commit(&self, mut tx: Self::Tx) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(async move { tx.execute(COMMIT).await.map(drop).map_err(error::of_commit) })
+        Box::pin(async move { Executor::execute(&mut *tx, COMMIT).await.map(drop).map_err(error::of_commit) })
     }
 
     fn rollback(&self, tx: Self::Tx) -> BoxFuture<'_, Result<(), StoreError>> {

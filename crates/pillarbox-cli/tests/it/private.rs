@@ -1,4 +1,5 @@
-//! `pillarbox relay` to brokers that die in the midst, each a server of the test's own.
+//! Servers of a test's own: `pillarbox relay` to brokers that die in the midst, and `pillarbox migrate` on servers that are
+//! set up otherwise.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test")]
 
@@ -13,13 +14,17 @@ use lapin::{
     options::{BasicGetOptions, QueueDeclareOptions},
     types::{AMQPValue, FieldTable},
 };
-use pillarbox_servers::{Database, Mosquitto, Proxy, RabbitMq};
+use pillarbox_servers::{Database, MariaDb, Mosquitto, Proxy, RabbitMq, mysql};
 use rumqttc::v5::{
     AsyncClient, MqttOptions,
     mqttbytes::{QoS, v5::Packet},
 };
 
-use super::relay::{Relay, count, migrated, wait};
+use super::{
+    pillarbox,
+    relay::{Relay, count, migrated, wait},
+    stderr,
+};
 
 /// A message as its consumer has it; attributes and headers together, as they are called there.
 #[derive(Clone, Debug)]
@@ -299,4 +304,57 @@ async fn rabbitmq_that_dies_in_the_midst_loses_nothing_of_a_relay() {
 #[tokio::test(flavor = "multi_thread")]
 async fn mosquitto_that_dies_in_the_midst_loses_nothing_of_a_relay() {
     nothing_is_lost_with(Mqtt::start().await).await;
+}
+
+/// As is MySQL's normal case: a binary log, and a user without SUPER.
+#[test]
+fn what_an_administrator_has_to_add_is_told_and_all_tables_are_there_without_it() {
+    let server = MariaDb::start_with(mysql::Options::default().setting("log-bin", "binlog")).unwrap();
+    let database = server.database();
+    let url = database.url();
+    for tables in ["the tables are migrated\n", "the tables were up to date\n"] {
+        let migrated = pillarbox(&["migrate", "--db", &url]);
+        assert!(migrated.status.success(), "{}", stderr(&migrated));
+        assert_eq!(String::from_utf8_lossy(&migrated.stdout), tables);
+        let told = stderr(&migrated);
+        assert!(told.starts_with("note: the function outbox_partition_of is missing"), "{told}");
+        assert!(told.contains("set global log_bin_trust_function_creators = 1"), "{told}");
+    }
+
+    let mine = ["migrate", "--db", &url, "--prefix", "mine_"];
+    let printed = pillarbox(&[&mine[..], &["--print", "--inbox", "--inbox-prefix", "seen_"]].concat());
+    let stopped = database.run(&String::from_utf8(printed.stdout).unwrap()).unwrap_err().to_string();
+    assert!(stopped.contains("1419"), "{stopped}");
+    let check = pillarbox(&[&mine[..], &["--check"]].concat());
+    assert!(check.status.success(), "{}", stderr(&check));
+    assert_eq!(database.run("select max(version) from seen_schema").unwrap().trim(), "1");
+
+    server.admin_client("", "set global log_bin_trust_function_creators = 1").unwrap();
+    assert_eq!(stderr(&pillarbox(&["migrate", "--db", &url])), "");
+    database.run("select outbox_partition_of('k')").unwrap();
+}
+
+#[test]
+fn tables_of_others_are_named_and_commands_say_goodbye_to_the_server() {
+    let server = MariaDb::start().unwrap();
+    let aborted = || server.admin_client("", "show global status like 'Aborted_clients'").unwrap();
+    let before = aborted();
+    let database = server.database();
+    database.run("create table outbox_event (id char(36) primary key)").unwrap();
+    let run = |arguments: &[&str]| pillarbox(&[arguments, &["--db", &database.url()]].concat());
+    let refused = run(&["migrate"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let told = stderr(&refused);
+    assert!(told.contains("a table outbox_event is there that Pillarbox did not make"), "{told}");
+    assert!(!told.contains("try:"), "the words have the advice: {told}");
+
+    for command in [&["migrate", "--inbox"][..], &["status"], &["events", "list"], &["migrate", "--check"]] {
+        let done = run(&[command, &["--prefix", "mine_"]].concat());
+        assert!(done.status.success(), "{command:?}: {}", stderr(&done));
+    }
+    let sessions = format!("select count(*) from information_schema.processlist where db = '{}'", database.name());
+    while server.admin_client("", &sessions).unwrap().trim() != "0" {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(aborted(), before);
 }

@@ -12,7 +12,7 @@ use super::Own;
 use crate::support::{MINUTE, on_each_server, owner, page, settle};
 
 on_each_server!(
-    a_socket_is_found_by_its_parameter_and_in_the_place_of_the_host,
+    a_socket_is_found_in_two_ways_and_an_address_of_ipv6_in_one,
     every_connection_is_encrypted_when_the_url_says_so,
     a_server_that_is_not_who_the_url_wants_is_refused_in_clear_words,
 );
@@ -70,18 +70,21 @@ async fn a_server_that_is_not_who_the_url_wants_is_refused_in_clear_words(like: 
     assert!(error.to_string().contains("file"), "{error}");
 }
 
-async fn a_socket_is_found_by_its_parameter_and_in_the_place_of_the_host(like: Shared) {
+async fn a_socket_is_found_in_two_ways_and_an_address_of_ipv6_in_one(like: Shared) {
     // It offers TLS on the socket as well.
-    let (server, _) = start(like, Options::default().setting("skip-networking", "0"));
+    let (server, _) = start(like, Options::default().setting("bind-address", "*"));
     let login::Login { name, password } = login::MYSQL_ADMIN;
-    server.admin_client("", &format!("create user '{name}'@'localhost' identified by '{password}'")).unwrap();
-    server.admin_client("", &format!("grant all on *.* to '{name}'@'localhost'")).unwrap();
+    for host in ["localhost", "::1"] {
+        server.admin_client("", &format!("create user '{name}'@'{host}' identified by '{password}'")).unwrap();
+        server.admin_client("", &format!("grant all on *.* to '{name}'@'{host}'")).unwrap();
+    }
     let database = server.database();
     let socket = server.socket().display().to_string();
     let escaped = socket.replace('/', "%2F");
     for url in [
         format!("mysql://{name}:{password}@localhost:1/{}?socket={socket}", database.name()),
         format!("mysql://{name}:{password}@{escaped}/{}", database.name()),
+        format!("mysql://{name}:{password}@[::1]:{}/{}", server.port(), database.name()),
     ] {
         let store = MySqlStore::open(&url).await.unwrap_or_else(|error| panic!("{url}: {error:?}"));
         store.migrate().await.unwrap();
