@@ -5,6 +5,7 @@ use tokio::time::Instant;
 use super::{Entry, Flight, NOWHERE, State};
 use crate::{
     domain::{Partition, PartitionSet, Seq},
+    engine::settings::OnDeadHead,
     port::{Change, HoldKind, Position, Recall, Released, Settlement, Taken},
 };
 
@@ -44,7 +45,7 @@ impl Flight {
             self.durable = self.durable.min(part.mark);
         }
         for hold in recall.holds.iter().filter(|hold| these.contains(hold.partition)) {
-            if hold.kind == HoldKind::DeadHead && self.goes_on {
+            if hold.kind == HoldKind::DeadHead && self.on_dead_head == OnDeadHead::GoOn {
                 self.lanes.go_on(hold, now);
             } else {
                 self.lanes.recall_hold(hold, now);

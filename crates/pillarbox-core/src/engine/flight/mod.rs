@@ -125,8 +125,7 @@ pub(crate) struct Flight {
     paused: bool,
     settle_batch: usize,
     unsettled_limit: usize,
-    /// A dead head keeps no key back.
-    goes_on: bool,
+    on_dead_head: OnDeadHead,
 }
 
 #[derive(Debug)]
@@ -175,7 +174,7 @@ impl Flight {
             paused: false,
             settle_batch: settings.settle_batch,
             unsettled_limit: settings.unsettled_limit(),
-            goes_on: settings.on_dead_head == OnDeadHead::GoOn,
+            on_dead_head: settings.on_dead_head,
         }
     }
 
