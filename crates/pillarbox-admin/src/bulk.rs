@@ -59,6 +59,7 @@ struct Bulk {
     limit: u64,
     rate: Option<NonZeroU32>,
     until: Instant,
+    dry_run: bool,
 }
 
 async fn run(call: Call, act: Act) -> Answer {
@@ -81,15 +82,13 @@ async fn run(call: Call, act: Act) -> Answer {
     let dry_run = fields.parsed::<bool>("dry_run", "true or false")?.unwrap_or(false);
     let cursor = fields.text("cursor")?.map(|text| read_cursor(&text)).transpose()?;
     let queue = letters::letters(&call)?;
-    let done = if dry_run {
-        Many { changed: queue.count(&query).await?, dry_run, ..Many::default() }
-    } else {
-        // Half the time of a request, so that its last letter comes to its end.
-        let until = Instant::now() + limits.time / 2;
-        match first(queue, query, cursor).await? {
-            Some((query, after)) => Bulk { query, after, limit, rate, until }.work(queue, act, &actor).await?,
-            None => Many::default(),
-        }
+    // Half the time of a request, so that its last letter comes to its end.
+    let until = Instant::now() + limits.time / 2;
+    // A dry run waits for nobody.
+    let rate = rate.filter(|_| !dry_run);
+    let done = match first(queue, query, cursor).await? {
+        Some((query, after)) => Bulk { query, after, limit, rate, until, dry_run }.work(queue, act, &actor).await?,
+        None => Many { dry_run, ..Many::default() },
     };
     let (action, changed) = (if act == Act::Replay { "replay many" } else { "discard many" }, done.changed);
     tracing::info!(who = call.identity.name, action, changed, dry_run, "an operator acted on letters");
@@ -112,7 +111,7 @@ async fn first(
 
 impl Bulk {
     async fn work(mut self, queue: &dyn Letters, act: Act, actor: &Actor) -> Result<Many, Problem> {
-        let mut done = Many::default();
+        let mut done = Many { dry_run: self.dry_run, ..Many::default() };
         let (mut taken, mut failures, mut next_at) = (0, 0, Instant::now());
         loop {
             let page = queue.list(&self.query, self.after.as_ref(), READ).await?;
@@ -129,6 +128,10 @@ impl Bulk {
                 sleep_until(next_at).await;
                 let begun = Instant::now();
                 let acted = match act {
+                    Act::Replay if self.dry_run && !queue.may_replay(&letter) => {
+                        Err(LetterError::Refused(String::new()))
+                    }
+                    _ if self.dry_run => Ok(()),
                     Act::Replay => queue.replay(&letter.id, actor).await,
                     Act::Discard => queue.discard(&letter.id, actor).await,
                 };

@@ -9,6 +9,8 @@ use pillarbox_core::{
     },
 };
 use serde::Serialize;
+use serde_json::json;
+use tokio::time::timeout;
 
 use crate::{
     call::Call,
@@ -39,8 +41,16 @@ pub trait Letters: Send + Sync + 'static {
     /// What was done to letters, the newest first, after a place in that order.
     fn deeds<'a>(&'a self, query: &'a DeedQuery, after: Option<&'a DeedPlace>, limit: u32) -> Asked<'a, Vec<Deed>>;
 
-    /// Sends a pending letter again.
+    /// Sends a pending letter again. If the future is dropped, because nobody waits for it any more, what was begun has to come to its
+    /// end all the same: else a message may be sent without a trace.
     fn replay<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()>;
+
+    /// Whether a pending letter may be sent again, as far as it can be told from the letter: what a dry run counts. Unless told
+    /// otherwise, each may.
+    fn may_replay(&self, letter: &Letter) -> bool {
+        let _ = letter;
+        true
+    }
 
     /// Puts a pending letter aside for good.
     fn discard<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()>;
@@ -297,7 +307,7 @@ pub(crate) async fn page(
 pub(crate) async fn count(call: Call) -> Answer {
     call.params.only(FILTERS)?;
     let count = letters(&call)?.count(&query(&call)?).await?;
-    Ok(Json(serde_json::json!({ "count": count })).into_response())
+    Ok(Json(json!({ "count": count })).into_response())
 }
 
 pub(crate) async fn show(call: Call) -> Answer {
@@ -310,9 +320,20 @@ pub(crate) async fn show(call: Call) -> Answer {
 
 pub(crate) async fn replay(call: Call) -> Answer {
     let actor = call.plain_actor()?;
-    letters(&call)?.replay(&id(&call)?, &actor).await.map_err(LetterError::of_action)?;
+    let (id, queue) = (id(&call)?, letters(&call)?);
+    // Before the request's own time is over, whose end says nothing of what goes on.
+    let Ok(replayed) = timeout(call.desk.limits.time.mul_f32(0.9), queue.replay(&id, &actor)).await else {
+        tracing::info!(
+            who = call.identity.name,
+            action = "replay",
+            letter = call.id(),
+            "an operator acted: it is under way"
+        );
+        return Err(Problem::under_way(&id.0));
+    };
+    replayed.map_err(LetterError::of_action)?;
     tracing::info!(who = call.identity.name, action = "replay", letter = call.id(), "an operator acted");
-    Ok(Json(serde_json::json!({ "id": call.id(), "action": "replay" })).into_response())
+    Ok(Json(json!({ "id": call.id(), "action": "replay" })).into_response())
 }
 
 pub(crate) async fn discard(call: Call) -> Answer {
@@ -332,7 +353,7 @@ pub(crate) async fn edit(call: Call) -> Answer {
     let payload = new_payload(&fields, letter.content_type)?;
     queue.edit(&id, payload.as_bytes().clone(), &actor).await.map_err(LetterError::of_action)?;
     tracing::info!(who = call.identity.name, action = "edit", letter = call.id(), "an operator acted");
-    Ok(Json(serde_json::json!({ "id": call.id(), "action": "edit" })).into_response())
+    Ok(Json(json!({ "id": call.id(), "action": "edit" })).into_response())
 }
 
 pub(crate) fn letters(call: &Call) -> Result<&dyn Letters, Problem> {

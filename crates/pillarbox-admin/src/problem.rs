@@ -156,6 +156,15 @@ impl Problem {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "too-slow", "it took too long", detail)
     }
 
+    /// Of a replay that goes on without the one who asked.
+    pub(crate) fn under_way(letter: &str) -> Self {
+        let detail = format!(
+            "the broker has given no word yet, and the replay of dead letter {letter} goes on: its history will tell of it; look \
+             there before you replay it again"
+        );
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "under-way", "it is still under way", detail)
+    }
+
     pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
         let mut problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "the database fails", detail);
         problem.0.retry_after = Some(Duration::from_secs(1));

@@ -32,6 +32,10 @@ impl Letters for DeadLetters {
         Box::pin(async move { DeadLetters::replay(self, id, actor).await.map_err(|error| of(id, error)) })
     }
 
+    fn may_replay(&self, letter: &Letter) -> bool {
+        DeadLetters::may_replay(self, letter)
+    }
+
     fn discard<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()> {
         Box::pin(async move { DeadLetters::discard(self, id, actor).await.map_err(|error| of(id, error)) })
     }
@@ -52,7 +56,7 @@ fn of(id: &LetterId, error: Error) -> LetterError {
         Error::NotFound(_) => LetterError::Unknown(id),
         Error::Broker(error) => LetterError::NotSent { id, why: error.to_string() },
         Error::NoSink => LetterError::NoWayBack(error.to_string()),
-        Error::NotPending { .. } | Error::TooManyReplays { .. } | Error::Busy(_) => {
+        Error::NotPending { .. } | Error::TooManyReplays { .. } | Error::Busy(_) | Error::Unreadable { .. } => {
             LetterError::Refused(error.to_string())
         }
         error => LetterError::Payload { id, why: error.to_string() },

@@ -21,7 +21,7 @@ use tokio::{task::spawn_blocking, time::timeout};
 
 use crate::{
     Subscription, error, message,
-    progress::{Partition, Progress},
+    progress::{Came, Partition, Progress},
 };
 
 /// Tickets end with their partition, and are forgotten no sooner.
@@ -125,10 +125,18 @@ impl KafkaSource {
     fn give(&self, record: &BorrowedMessage<'_>) {
         let (partition, offset) = ((record.topic().to_owned(), record.partition()), record.offset());
         let mut state = lock(&self.state);
-        if state.progress.receive(&partition, offset) {
-            let out = Out { message: Arc::new(message::incoming(record)), deliveries: 1 };
-            state.give(partition, offset, out);
+        if state.progress.receive(&partition, offset) == Came::Back {
+            tracing::warn!(
+                topic = partition.0,
+                partition = partition.1,
+                offset,
+                "the partition goes back: its topic was created anew or cut off, and is read from here"
+            );
+            // What is still to be given of the old log is given; only its numbers are others' now.
+            state.tickets.retain(|(other, _)| *other != partition);
         }
+        let out = Out { message: Arc::new(message::incoming(record)), deliveries: 1 };
+        state.give(partition, offset, out);
     }
 
     fn open(&self) -> Result<Arc<Consumer>, SinkError> {
@@ -338,7 +346,7 @@ impl Source for KafkaSource {
         for ticket in tickets {
             if let Some(((partition, offset), out)) = state.tickets.take(*ticket) {
                 let out = Out { deliveries: out.deliveries.saturating_add(1), ..out };
-                if state.progress.receive(&partition, offset) {
+                if state.progress.is_open(&partition, offset) {
                     state.give(partition, offset, out);
                 }
             }

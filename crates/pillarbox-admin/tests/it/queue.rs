@@ -8,7 +8,7 @@ use axum::{
 };
 use pillarbox_admin::{Access, Admin, Asked, Identity, Letters, Limits};
 use pillarbox_core::port::{
-    Abilities, Actor, BoxFuture, Deed, DeedPlace, DeedQuery, Letter, LetterId, LetterPlace, LetterQuery,
+    Abilities, Actor, BoxFuture, Deed, DeedPlace, DeedQuery, Letter, LetterId, LetterPlace, LetterQuery, LetterStatus,
     LetterStore as _, Message, Sent, Sink,
 };
 use pillarbox_inbox::{DeadLetters, MemoryLetters, Parked};
@@ -100,6 +100,95 @@ async fn many_letters_are_sent_once_a_run_while_the_handler_still_fails() {
         }
     }
     assert_eq!((changed, broker.sent("orders.placed").len()), (7, 7), "each once");
+}
+
+/// U3: a dry run says what would be done: as many as are asked for, and without those that were replayed too often.
+#[tokio::test]
+async fn a_dry_run_of_many_letters_counts_what_would_be_done() {
+    let letters = MemoryLetters::new();
+    for number in 1..=60 {
+        let replays = if number % 10 == 0 { 3 } else { 0 };
+        assert!(letters.insert(&Letter { replays, ..letter(number) }).await.unwrap());
+    }
+    let queue = DeadLetters::new(letters).sink(Arc::new(MemoryBroker::new()));
+    let bed = Bed::with(tokens(), |admin| admin.letters(queue)).await;
+    let mut parts = Vec::new();
+    for path in ["/dlq/replay", "/dlq/discard"] {
+        let mut body = json!({ "all": true, "limit": 25, "dry_run": true, "rate": 1 });
+        loop {
+            let done = bed.post(path, body.clone()).await.ok();
+            assert_eq!(done["dry_run"], true);
+            parts.push((done["changed"].as_u64().unwrap(), done["refused"].as_u64().unwrap()));
+            if done["next"].is_null() {
+                break;
+            }
+            body["cursor"] = done["next"].clone();
+        }
+    }
+    assert_eq!(parts, [(23, 2), (22, 3), (9, 1), (25, 0), (25, 0), (10, 0)]);
+    assert_eq!(bed.get("/dlq/count").await.ok(), json!({ "count": 60 }));
+    // And so it comes.
+    let done = bed.post("/dlq/replay", json!({ "all": true })).await.ok();
+    assert_eq!((&done["changed"], &done["refused"]), (&json!(54), &json!(6)));
+}
+
+/// A broker that takes its time.
+struct Late(MemoryBroker, tokio::sync::watch::Sender<bool>);
+
+impl Sink for Late {
+    fn send<'a>(&'a self, batch: &'a [Message]) -> BoxFuture<'a, Vec<Sent>> {
+        Box::pin(async move {
+            let sent = self.0.send(batch).await;
+            self.1.subscribe().wait_for(|is_open| *is_open).await.unwrap();
+            sent
+        })
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.0.abilities()
+    }
+
+    fn check(&self) -> BoxFuture<'_, Sent> {
+        Sink::check(&self.0)
+    }
+}
+
+/// U3, A3: whoever has asked for it, it is done, and told.
+#[tokio::test]
+async fn a_replay_that_nobody_waits_for_any_more_is_still_under_way() {
+    let letters = MemoryLetters::new();
+    for number in 1..=2 {
+        assert!(letters.insert(&letter(number)).await.unwrap());
+    }
+    let (broker, gate) = (MemoryBroker::new(), tokio::sync::watch::Sender::new(false));
+    let queue = DeadLetters::new(letters).sink(Arc::new(Late(broker.clone(), gate.clone())));
+    let access = Access::everybody(Identity::operator("ada"));
+    let limits = Limits { time: Duration::from_millis(100), ..Limits::default() };
+    let router = Admin::of_letters(queue.clone(), access.clone()).limits(limits).router();
+    let path = format!("/dlq/{:032x}/replay", 1);
+    let problem = answer(&router, Request::post(&path).body(Body::empty()).unwrap()).await.problem(504);
+    assert!(problem["type"].as_str().unwrap().ends_with(":under-way"), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("look there before"), "{problem}");
+    // A client that leaves drops the request's future.
+    let router = Admin::of_letters(queue.clone(), access).router();
+    let path = format!("/dlq/{:032x}/replay", 2);
+    let request = Request::post(&path).body(Body::empty()).unwrap();
+    let sent = async {
+        while broker.sent("orders.placed").len() < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        answer = answer(&router, request) => panic!("{answer:?}"),
+        () = sent => {}
+    }
+    gate.send_replace(true);
+    let replayed = LetterQuery { status: Some(LetterStatus::Replayed), ..LetterQuery::default() };
+    while queue.count(&replayed).await.unwrap() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let shown = answer(&router, Request::get("/actions").body(Body::empty()).unwrap()).await.ok();
+    assert_eq!(shown["actions"].as_array().unwrap().len(), 2);
 }
 
 /// Without a way back nothing is left out in silence.
