@@ -34,7 +34,7 @@ pub(crate) fn interrupted() -> Result<impl Future<Output = ()>, Error> {
                 // Nobody waits for it any more when the run is over.
                 Some(first) => {
                     begun = Some(Instant::now());
-                    drop(first.send(()));
+                    let _ = first.send(());
                 }
                 None if begun.is_some_and(|begun| begun.elapsed() < SAME) => {}
                 None => std::process::exit(i32::from(INTERRUPTED)),

@@ -53,7 +53,7 @@ mod mariadb {
 }
 
 /// MySQL can't always be had: without it these cases do nothing, and say so.
-mod mysql {
+mod oracle {
     use super::*;
 
     server!(Shared::MySql);

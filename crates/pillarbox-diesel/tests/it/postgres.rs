@@ -36,6 +36,7 @@ impl Bed {
         AsyncPgConnection::establish(&self.database.url()).await.unwrap()
     }
 
+    #[expect(clippy::unused_async, reason = "on SQLite it waits")]
     async fn sql(&self, statement: &str) -> String {
         self.database.run(statement).unwrap()
     }

@@ -7,7 +7,7 @@ use pillarbox_core::{
 };
 use pillarbox_postgres::PostgresStore;
 use pillarbox_testkit::{
-    driver::{Driver, End},
+    driver::{Driver, End, Sql},
     servers::{Database, Shared},
 };
 
@@ -18,6 +18,8 @@ struct Bed {
 
 impl Driver for Bed {
     type Store = PostgresStore;
+
+    const SQL: Sql = Sql::POSTGRES;
 
     async fn fresh() -> Self {
         let database = Shared::Postgres.database();
@@ -48,7 +50,7 @@ impl Driver for Bed {
         Ok(receipt)
     }
 
-    fn sql(&self, statement: &str) -> String {
+    async fn sql(&self, statement: &str) -> String {
         self.database.run(statement).unwrap()
     }
 }

@@ -56,7 +56,7 @@ async fn parts_stop_in_their_order_and_stopping_twice_is_fine() {
 async fn a_graceful_time_without_an_end_is_waited_for() {
     let stage = Stage::new();
     let of_upper = |key: &String| Partition::of_key(&Key::from(key.as_str())).0 >= 128;
-    let key = (0..).map(|n| format!("k{n}")).find(of_upper).unwrap();
+    let key = (0..100).map(|n| format!("k{n}")).find(of_upper).unwrap();
     let endless = stage.node().drain_timeout(Duration::MAX).handler_timeout(Duration::MAX);
     let one = endless.start().await.unwrap();
     let handler = stage.probe.stop(Which::any(), 1);
