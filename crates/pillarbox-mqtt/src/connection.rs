@@ -25,7 +25,10 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use crate::error::{self, End};
+use crate::{
+    Options, Unroutable,
+    error::{self, End},
+};
 
 /// How many messages may wait for their answers at once.
 const ROOM: usize = 1000;
@@ -38,6 +41,7 @@ pub(crate) struct Connection {
     shown: String,
     answer_within: Duration,
     retain: bool,
+    unroutable: Unroutable,
     open: tokio::sync::Mutex<Option<Arc<Open>>>,
 }
 
@@ -58,8 +62,10 @@ pub(crate) enum Outcome {
 }
 
 /// Who waits for what.
-#[derive(Default)]
-struct Desk(Mutex<Papers>);
+struct Desk {
+    papers: Mutex<Papers>,
+    unroutable: Unroutable,
+}
 
 #[derive(Default)]
 struct Papers {
@@ -81,9 +87,11 @@ struct Waiting {
 pub(crate) struct Driver(AbortHandle, Mutex<Option<JoinHandle<()>>>);
 
 impl Connection {
-    pub(crate) fn new(mut settings: MqttOptions, shown: String, answer_within: Duration, retain: bool) -> Self {
+    pub(crate) fn new(mut settings: MqttOptions, shown: String, options: &Options) -> Self {
         settings.set_clean_start(true);
-        Self { settings, shown, answer_within, retain, open: tokio::sync::Mutex::default() }
+        let Options { answer_within, retain, .. } = *options;
+        let unroutable = options.for_unroutable();
+        Self { settings, shown, answer_within, retain, unroutable, open: tokio::sync::Mutex::default() }
     }
 
     /// Connects if need be.
@@ -125,7 +133,7 @@ impl Connection {
         // One more for the goodbye, and one for a question.
         let (client, events) = AsyncClient::new(self.settings.clone(), ROOM + 2);
         let (ready, welcome) = oneshot::channel();
-        let desk = Arc::new(Desk::default());
+        let desk = Arc::new(Desk { papers: Mutex::default(), unroutable: self.unroutable });
         let driver = Driver::of(tokio::spawn(drive(events, Arc::clone(&desk), ready)));
         let gone = |_| SinkError::unavailable("the client has ended");
         let welcome = welcome.await.map_err(gone)?.map_err(|end| end.error)?;
@@ -200,7 +208,7 @@ impl Open {
 
 impl Desk {
     fn papers(&self) -> MutexGuard<'_, Papers> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.papers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn numbered(&self, number: u16) {
@@ -294,7 +302,7 @@ fn take(desk: &Desk, event: &Event) {
         Event::Outgoing(Outgoing::Publish(number)) => desk.numbered(*number),
         Event::Incoming(packet) => {
             if let Packet::PubAck(ack) = packet {
-                desk.answered(ack.pkid, error::answer(ack));
+                desk.answered(ack.pkid, error::answer(ack, desk.unroutable));
             }
             for sign in desk.papers().signs.drain(..) {
                 let _ = sign.send(());

@@ -11,6 +11,8 @@ use rumqttc::v5::{
     },
 };
 
+use crate::Unroutable;
+
 /// Why a connection has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
@@ -28,7 +30,7 @@ pub(crate) fn refused(words: impl fmt::Display) -> SinkError {
 }
 
 /// The server's answer to one message.
-pub(crate) fn answer(ack: &PubAck) -> Sent {
+pub(crate) fn answer(ack: &PubAck, unroutable: Unroutable) -> Sent {
     let words = || {
         let explained = ack.properties.as_ref().and_then(|properties| properties.reason_string.as_deref());
         let (code, name) = (code(ack.reason), spoken(ack.reason));
@@ -38,7 +40,12 @@ pub(crate) fn answer(ack: &PubAck) -> Sent {
         }
     };
     match ack.reason {
-        PubAckReason::Success | PubAckReason::NoMatchingSubscribers => Ok(()),
+        PubAckReason::Success => Ok(()),
+        PubAckReason::NoMatchingSubscribers => match unroutable {
+            Unroutable::Accept => Ok(()),
+            Unroutable::Retry => Err(SinkError::failed(dropped(words()))),
+            Unroutable::Reject => Err(SinkError::rejected(dropped(words()))),
+        },
         PubAckReason::NotAuthorized | PubAckReason::TopicNameInvalid | PubAckReason::PayloadFormatInvalid => {
             Err(SinkError::rejected(words()))
         }
@@ -47,6 +54,13 @@ pub(crate) fn answer(ack: &PubAck) -> Sent {
         | PubAckReason::PacketIdentifierInUse
         | PubAckReason::QuotaExceeded => Err(SinkError::failed(words())),
     }
+}
+
+fn dropped(words: impl fmt::Display) -> String {
+    format!(
+        "{words}: nobody has subscribed to the topic, and the server drops it; let somebody subscribe, or set the sink's \
+         option unroutable to accept"
+    )
 }
 
 impl End {
@@ -143,7 +157,7 @@ mod tests {
         use PubAckReason as R;
         let expected: [(R, Option<SinkErrorKind>); 9] = [
             (R::Success, None),
-            (R::NoMatchingSubscribers, None),
+            (R::NoMatchingSubscribers, Some(Failed)),
             (R::UnspecifiedError, Some(Failed)),
             (R::ImplementationSpecificError, Some(Failed)),
             (R::NotAuthorized, Some(Rejected)),
@@ -153,12 +167,19 @@ mod tests {
             (R::PayloadFormatInvalid, Some(Rejected)),
         ];
         for (reason, kind) in expected {
-            let answer = answer(&PubAck { pkid: 1, reason, properties: None });
+            let answer = answer(&PubAck { pkid: 1, reason, properties: None }, Unroutable::Retry);
             assert_eq!(answer.err().map(|error| error.kind()), kind, "{reason:?}");
+        }
+        for (unroutable, kind) in [(Unroutable::Accept, None), (Unroutable::Reject, Some(Rejected))] {
+            let ack = PubAck { pkid: 1, reason: R::NoMatchingSubscribers, properties: None };
+            assert_eq!(answer(&ack, unroutable).err().map(|error| error.kind()), kind, "{unroutable:?}");
         }
         let properties = PubAckProperties { reason_string: Some("not yours".into()), user_properties: Vec::new() };
         let ack = PubAck { pkid: 1, reason: R::NotAuthorized, properties: Some(properties) };
-        assert_eq!(answer(&ack).expect_err("a refusal").to_string(), "not authorized (0x87): not yours");
+        assert_eq!(
+            answer(&ack, Unroutable::Retry).expect_err("a refusal").to_string(),
+            "not authorized (0x87): not yours"
+        );
     }
 
     #[test]

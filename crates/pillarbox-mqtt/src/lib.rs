@@ -12,13 +12,15 @@
 //! It speaks MQTT 5: version 3.1.1 has no place for headers, and no way to say no.
 //!
 //! # What a "yes" means
-//! The server has the message (PUBACK). It does not mean that anybody else has, or will: with no subscription that matches,
-//! the server says yes and drops it. Subscribers that must miss nothing have persistent sessions, which the server keeps as
-//! safely as it is set up to.
+//! The server has the message (PUBACK). It does not mean that anybody else has, or will. With no subscription that matches,
+//! the server drops it; if it says so, the message has failed, unless [`Options::unroutable`] says otherwise. Subscribers that
+//! must miss nothing have persistent sessions, which count as subscriptions while their client is away, and which the server keeps
+//! as safely as it is set up to.
 //!
 //! | the server's word | means |
 //! |---|---|
-//! | success, or no matching subscribers (0x00, 0x10) | sent |
+//! | success (0x00) | sent |
+//! | no matching subscribers (0x10) | failed; or rejected, or sent, as [`Options::unroutable`] has it |
 //! | not authorized, topic name invalid, payload format invalid (0x87, 0x90, 0x99) | rejected |
 //! | unspecified, implementation specific, quota exceeded (0x80, 0x83, 0x97) | failed |
 //! | larger than its Maximum Packet Size | rejected, without being sent |
@@ -129,7 +131,7 @@ mod source;
 mod subscription;
 
 pub use message::PREFIX;
-pub use options::Options;
+pub use options::{Options, Unroutable};
 pub use sink::MqttSink;
 pub use source::MqttSource;
 pub use subscription::Subscription;

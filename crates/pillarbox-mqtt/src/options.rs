@@ -31,12 +31,28 @@ pub struct Options {
     client_id: Option<String>,
     #[serde(default)]
     pub(crate) retain: bool,
+    #[serde(default)]
+    unroutable: Option<Unroutable>,
     #[serde(default = "answer_within", with = "span")]
     pub(crate) answer_within: Duration,
     #[serde(default)]
     pub(crate) largest: Option<usize>,
     #[serde(default)]
     root_certificate: Option<PathBuf>,
+}
+
+/// What becomes of a message to whose topic nobody has subscribed (`0x10`, no matching subscribers). Sessions whose client is
+/// away count as subscribed. A server need not tell: one that says 0x00 is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Unroutable {
+    /// It has failed this time, and is tried again as the retry policy says: whoever reads it may subscribe yet.
+    Retry,
+    /// It is rejected for good. Where subscriptions are there before anything is sent, a wrong topic is seen at once.
+    Reject,
+    /// It counts as sent, though the server drops it, unless it [retains](Options::retain) it.
+    Accept,
 }
 
 /// A URL, read.
@@ -57,6 +73,7 @@ impl Options {
             password: None,
             client_id: None,
             retain: false,
+            unroutable: None,
             answer_within: answer_within(),
             largest: None,
             root_certificate: None,
@@ -82,6 +99,14 @@ impl Options {
     #[must_use]
     pub fn retain(mut self, retain: bool) -> Self {
         self.retain = retain;
+        self
+    }
+
+    /// What becomes of a message to whose topic nobody has subscribed. [`Unroutable::Retry`] unless told otherwise; with
+    /// [`retain`](Self::retain), by which the server has it for who comes later, [`Unroutable::Accept`].
+    #[must_use]
+    pub fn unroutable(mut self, unroutable: Unroutable) -> Self {
+        self.unroutable = Some(unroutable);
         self
     }
 
@@ -130,7 +155,11 @@ impl Options {
             None => random_id(),
         };
         let (settings, shown) = self.way(id)?;
-        Ok(MqttSink::new(Connection::new(settings, shown, self.answer_within, self.retain), self))
+        Ok(MqttSink::new(Connection::new(settings, shown, &self), self))
+    }
+
+    pub(crate) fn for_unroutable(&self) -> Unroutable {
+        self.unroutable.unwrap_or(if self.retain { Unroutable::Accept } else { Unroutable::Retry })
     }
 
     /// How to reach the server, and what it may be called in logs.
@@ -199,6 +228,7 @@ impl fmt::Debug for Options {
             .field("server", &server)
             .field("client_id", &self.client_id)
             .field("retain", &self.retain)
+            .field("unroutable", &self.for_unroutable())
             .field("answer_within", &self.answer_within)
             .field("largest", &self.largest)
             .field("root_certificate", &self.root_certificate)

@@ -1,9 +1,9 @@
 //! The connection: opened when it is first needed, and again after it was lost.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -12,7 +12,7 @@ use async_nats::{
     jetstream::{
         Context,
         context::{ContextBuilder, GetStreamErrorKind},
-        stream::{Config, PersistenceMode, StorageType},
+        stream::{Config, Info, PersistenceMode, RetentionPolicy, StorageType},
     },
 };
 use pillarbox_core::port::SinkError;
@@ -44,6 +44,8 @@ pub(crate) struct Open {
     number: u64,
     pub(crate) jetstream: Context,
     pub(crate) news: watch::Receiver<News>,
+    // Streams that keep what they confirm, or of which nobody may know.
+    trusted: Arc<Mutex<HashSet<String>>>,
 }
 
 /// What the server said that is no answer to anything.
@@ -75,7 +77,7 @@ impl Connection {
         let (jetstream, news) = self.connect().await?;
         let mut slot = self.slot();
         slot.count += 1;
-        let open = Open { number: slot.count, jetstream, news };
+        let open = Open { number: slot.count, jetstream, news, trusted: Arc::default() };
         slot.open = Some(open.clone());
         Ok(open)
     }
@@ -100,9 +102,9 @@ impl Connection {
     /// Whether the stream is there, if one was named; creates it if it may.
     pub(crate) async fn look_at_stream(&self, jetstream: &Context) -> Result<(), SinkError> {
         let Some(stream) = &self.options.stream else { return Ok(()) };
-        let config = if stream.subjects.is_empty() {
+        let info = if stream.subjects.is_empty() {
             match jetstream.get_stream(&stream.name).await {
-                Ok(found) => found.cached_info().config.clone(),
+                Ok(found) => found.cached_info().clone(),
                 Err(error) => {
                     let is_missing = matches!(error.kind(), GetStreamErrorKind::JetStream(told) if told.code() == 404);
                     let hint = if is_missing { "; create it, or give its subjects and it will be" } else { "" };
@@ -112,10 +114,30 @@ impl Connection {
         } else {
             let created = jetstream.get_or_create_stream(config(stream)).await;
             let told = |error| error::unreachable(&self.names, format_args!("stream {}: {error}", stream.name));
-            created.map_err(told)?.cached_info().config.clone()
+            created.map_err(told)?.cached_info().clone()
         };
-        let told = |reason| error::unreachable(&self.names, format_args!("stream {} {reason}", stream.name));
-        judge(&config).map_err(told)
+        self.judge(&info)
+    }
+
+    /// Refuses a stream that has confirmed something, and does not keep it. Who does not tell is believed: for as long as
+    /// the connection lasts, if nobody is there to tell, and this time, if there was an error.
+    pub(crate) async fn look_at_confirmer(&self, open: &Open, stream: &str) -> Result<(), SinkError> {
+        match open.jetstream.get_stream(stream).await {
+            Ok(found) => self.judge(found.cached_info())?,
+            Err(error) => {
+                tracing::debug!(stream, %error, "a stream does not tell how it is set up, and is believed");
+                if matches!(error.kind(), GetStreamErrorKind::JetStream(_)) {
+                    return Ok(());
+                }
+            }
+        }
+        open.trust(stream);
+        Ok(())
+    }
+
+    fn judge(&self, info: &Info) -> Result<(), SinkError> {
+        let told = |reason| error::unreachable(&self.names, format_args!("stream {} {reason}", info.config.name));
+        judge(&info.config, info.state.consumer_count).map_err(told)
     }
 
     /// The subject of a question to JetStream.
@@ -214,6 +236,15 @@ impl Open {
     pub(crate) fn is_lost(&self) -> bool {
         self.news.borrow().lost.is_some()
     }
+
+    pub(crate) fn trusts(&self, stream: &str) -> bool {
+        self.trusted.lock().unwrap_or_else(PoisonError::into_inner).contains(stream)
+    }
+
+    /// For as long as the connection lasts.
+    pub(crate) fn trust(&self, stream: &str) {
+        self.trusted.lock().unwrap_or_else(PoisonError::into_inner).insert(stream.to_owned());
+    }
 }
 
 impl News {
@@ -253,8 +284,8 @@ fn config(stream: &Stream) -> Config {
     }
 }
 
-/// Whether a stream that is set up like this keeps what it confirms.
-fn judge(config: &Config) -> Result<(), &'static str> {
+/// Whether a stream that is set up like this, and has so many consumers, keeps what it confirms.
+fn judge(config: &Config, consumers: usize) -> Result<(), &'static str> {
     if config.no_ack {
         return Err("has no_ack: it would never confirm a message");
     }
@@ -269,6 +300,12 @@ fn judge(config: &Config) -> Result<(), &'static str> {
     }
     if config.mirror.is_some() {
         return Err("is a mirror: it takes messages of its origin only");
+    }
+    if config.retention == RetentionPolicy::Interest && consumers == 0 {
+        return Err(
+            "has retention interest and no consumer: it would drop what it confirms until there is one; create a durable \
+             consumer, or choose retention limits",
+        );
     }
     Ok(())
 }
@@ -287,15 +324,19 @@ mod tests {
     #[test]
     fn a_stream_that_could_lose_messages_is_refused() {
         let ours = || config(&Stream::named("ORDERS").subjects(["orders.>"]));
-        assert_eq!(judge(&ours()), Ok(()));
+        assert_eq!(judge(&ours(), 0), Ok(()));
+        let interest = || Config { retention: RetentionPolicy::Interest, ..ours() };
+        assert_eq!(judge(&interest(), 1), Ok(()));
+        assert_eq!(judge(&Config { retention: RetentionPolicy::WorkQueue, ..ours() }, 0), Ok(()));
         for (config, reason) in [
             (Config { no_ack: true, ..ours() }, "never confirm"),
             (Config { storage: StorageType::Memory, ..ours() }, "memory"),
             (Config { persist_mode: Some(PersistenceMode::Async), ..ours() }, "not stored"),
             (Config { sealed: true, ..ours() }, "sealed"),
             (Config { mirror: Some(async_nats::jetstream::stream::Source::default()), ..ours() }, "mirror"),
+            (interest(), "no consumer"),
         ] {
-            assert!(judge(&config).expect_err(reason).contains(reason));
+            assert!(judge(&config, 0).expect_err(reason).contains(reason));
         }
     }
 

@@ -20,6 +20,12 @@
 //! written to its file before it answers, and syncs the disk every two minutes (`sync_interval`): the end of the server's
 //! process loses nothing, the end of its machine may.
 //!
+//! A stream that does not keep what it confirms is refused: one in memory, with `persist_mode async`, or with retention
+//! `interest` and no consumer. A stream that [`Options::stream`] names is looked at when the sink connects, any other when it
+//! first confirms something on a connection; what it has confirmed is not believed then, and sent again. A login that may not look
+//! (`$JS.API.STREAM.INFO`) believes. Limits (`max_age`, `max_msgs`, `max_bytes` with `discard old`) are the stream's own affair: they
+//! delete messages, read or not. So does retention `interest` with messages that no consumer's filter asks for.
+//!
 //! The event's id goes along as `Nats-Msg-Id`, so that the stream drops a second message of the same event within its
 //! `duplicate_window`, two minutes by default. A stream knows ids only, and would drop the same event under another subject,
 //! too: so the sink believes that a message was a duplicate if the one that is there has the same subject, and sends it

@@ -1,6 +1,6 @@
 //! The sink itself.
 
-use std::{future::Future, pin::pin, time::Duration};
+use std::{collections::HashMap, future::Future, pin::pin, time::Duration};
 
 use async_nats::jetstream::{
     context::{GetStreamByNameErrorKind, PublishError, PublishErrorKind},
@@ -21,6 +21,9 @@ use crate::{
 /// How often a subject that no stream takes is tried, and when again: while a stream's servers choose a leader there is none.
 const TRIES: u32 = 3;
 const BETWEEN_TRIES: Duration = Duration::from_millis(250);
+
+/// The stream that has the message, or why none has it.
+type Stored = Result<String, SinkError>;
 
 /// Publishes messages to NATS JetStream. Made by [`Options::open`](crate::Options::open).
 #[derive(Debug)]
@@ -45,12 +48,39 @@ impl NatsSink {
             // What was refused here stays refused.
             Err(error) => return prepared.into_iter().map(|prepared| prepared.and(Err(error.clone()))).collect(),
         };
-        let answers = self.send_all(&open, batch, prepared, deadline).await;
+        let stored = self.send_all(&open, batch, prepared, deadline).await;
+        let answers = self.trusting(&open, stored, deadline).await;
         let is_unavailable = |answer: &Sent| matches!(answer, Err(error) if error.kind() == SinkErrorKind::Unavailable);
         if answers.iter().any(is_unavailable) {
             self.connection.discard(&open);
         }
         answers
+    }
+
+    /// Takes the word of those streams that keep what they confirm. Each is looked at once, when it first says yes: which
+    /// streams take the subjects is the server's to know.
+    async fn trusting(&self, open: &Open, stored: Vec<Stored>, deadline: Instant) -> Vec<Sent> {
+        let mut refused: HashMap<String, SinkError> = HashMap::new();
+        let mut last = "";
+        for stream in stored.iter().flatten() {
+            // Mostly they are all the same.
+            if stream == last || open.trusts(stream) || refused.contains_key(stream) {
+                last = stream;
+                continue;
+            }
+            let question = self.connection.api(&format!("STREAM.INFO.{stream}"));
+            let looking = self.connection.look_at_confirmer(open, stream);
+            match self.unless_told(open, &question, deadline, looking).await {
+                Ok(()) => {}
+                Err(error) if error.kind() == SinkErrorKind::Unavailable => {
+                    refused.insert(stream.clone(), error);
+                }
+                // Who may not ask is to believe it.
+                Err(_) => open.trust(stream),
+            }
+        }
+        let sent = |stored: Stored| stored.and_then(|stream| refused.get(&stream).cloned().map_or(Ok(()), Err));
+        stored.into_iter().map(sent).collect()
     }
 
     /// Publishes all, then takes the answers as they come: from the stream, or from what the server says instead. One
@@ -61,12 +91,12 @@ impl NatsSink {
         batch: &[Message],
         prepared: Vec<Result<PublishMessage, SinkError>>,
         deadline: Instant,
-    ) -> Vec<Sent> {
+    ) -> Vec<Stored> {
         let mut news = open.news.clone();
         let mut forbidden = news.borrow().forbidden.clone();
         // It may be lost already.
         news.mark_changed();
-        let mut answers: Vec<Option<Sent>> = vec![None; batch.len()];
+        let mut answers: Vec<Option<Stored>> = vec![None; batch.len()];
         let mut under_way = FuturesUnordered::new();
         for (n, (message, prepared)) in batch.iter().zip(prepared).enumerate() {
             match prepared {
@@ -114,14 +144,14 @@ impl NatsSink {
         answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(unanswered.clone()))).collect()
     }
 
-    async fn send_one(&self, open: &Open, message: &Message, publish: PublishMessage, deadline: Instant) -> Sent {
+    async fn send_one(&self, open: &Open, message: &Message, publish: PublishMessage, deadline: Instant) -> Stored {
         let again = || message::publish(message, self.connection.options().largest);
         let ack = self.publish(open, message, publish, again, deadline).await?;
         if ack.duplicate && !self.has_subject(open, &ack, message).await {
             let again = || Ok(again()?.message_id(message::id_for_subject(message)));
-            self.publish(open, message, again()?, again, deadline).await?;
+            return Ok(self.publish(open, message, again()?, again, deadline).await?.stream);
         }
-        Ok(())
+        Ok(ack.stream)
     }
 
     async fn publish(

@@ -41,8 +41,9 @@
 //! | CloudEvents attributes | headers with the prefix `cloudEvents:`; `type` and `time` also as properties |
 //! | headers | headers, as texts of UTF-8 |
 //!
-//! A header whose name begins with `cloudEvents:` gives way to the attribute of that name. RabbitMQ reads the headers `CC` and
-//! `BCC` itself, and refuses texts in them.
+//! Consumers take a header whose name begins with `cloudEvents:` or `cloudEvents_` for an attribute. One of the message's own that
+//! does has `header-` before its name; the source takes it off again. RabbitMQ reads the headers `CC` and `BCC` itself, and
+//! refuses texts in them.
 //!
 //! # When something dies
 //! | what | when | then |

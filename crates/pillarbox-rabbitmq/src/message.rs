@@ -18,6 +18,12 @@ use crate::Routing;
 /// What stands before the names of CloudEvents attributes.
 pub const PREFIX: &str = "cloudEvents:";
 
+/// What the binding has for clients that can't have a colon in a name.
+const OTHER_PREFIX: &str = "cloudEvents_";
+
+/// What stands before the name of a header that would pass for an attribute.
+const GUISE: &str = "header-";
+
 /// The attribute that carries the key, of CloudEvents' partitioning extension.
 const KEY: &str = "partitionkey";
 
@@ -51,9 +57,12 @@ impl<'a> Letter<'a> {
         };
         let mut headers = Headers::default();
         for (name, value) in &message.headers {
-            headers.insert(name, value)?;
+            if is_like_an_attribute(name) {
+                headers.insert(&format!("{GUISE}{name}"), value)?;
+            } else {
+                headers.insert(name, value)?;
+            }
         }
-        // After the others: nobody else's header passes for an attribute.
         if let Some(key) = &message.key {
             headers.insert(&format!("{PREFIX}{KEY}"), &key.to_string())?;
         }
@@ -104,18 +113,26 @@ pub(crate) fn incoming(delivery: Delivery) -> (Incoming, u32) {
     for (name, value) in properties.headers().iter().flat_map(FieldTable::inner) {
         let name = name.as_str();
         let Some(value) = header(value) else { continue };
-        // The binding for AMQP 1.0 has both, for clients that can't have a colon.
-        match name.strip_prefix(PREFIX).or_else(|| name.strip_prefix("cloudEvents_")) {
+        match name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(OTHER_PREFIX)) {
             Some(KEY) => incoming.key = Some(Key::from(value)),
             Some(attribute) => incoming.attributes.push((attribute.to_owned(), value)),
             None if name == DELIVERIES => {
                 deliveries = value.parse::<u32>().map_or(deliveries, |before| before.saturating_add(1));
             }
-            None => incoming.headers.push((name.to_owned(), value)),
+            None => {
+                let own = name.strip_prefix(GUISE).filter(|own| is_like_an_attribute(own));
+                incoming.headers.push((own.unwrap_or(name).to_owned(), value));
+            }
         }
     }
     incoming.payload = delivery.data.into();
     (incoming, deliveries)
+}
+
+/// Whether a header of this name would pass for an attribute, or for one that would have.
+fn is_like_an_attribute(name: &str) -> bool {
+    let own = name.trim_start_matches(GUISE);
+    own.starts_with(PREFIX) || own.starts_with(OTHER_PREFIX)
 }
 
 /// Text and numbers; what the server adds in tables is not for others.
@@ -220,9 +237,38 @@ mod tests {
         assert_eq!(text("x-note"), expected("grün"));
         assert_eq!(text("cloudEvents:id"), expected(&message.id.to_string()));
         assert_eq!(text("cloudEvents:partitionkey"), expected("order-7"));
-        assert_eq!(headers.len(), 5);
+        assert_eq!(text("header-cloudEvents:id"), expected("forged"));
+        assert_eq!(headers.len(), 6);
         let letter = Letter::new(&message, Routing::Key, 10).expect("a letter");
         assert_eq!(letter.routing_key.as_str(), "order-7");
+    }
+
+    #[test]
+    fn no_header_passes_for_an_attribute_and_each_comes_as_it_was_sent() {
+        let names = [
+            "cloudEvents:type",
+            "cloudEvents_type",
+            "cloudEvents:partitionkey",
+            "cloudEvents_partitionkey",
+            "cloudEvents:of-nobody",
+            "header-cloudEvents_type",
+            "header-x",
+            "cloudevents",
+        ];
+        let mut sent = message();
+        sent.headers = names.map(|name| (name.to_owned(), name.to_owned())).into();
+        let letter = Letter::new(&sent, Routing::Topic, 10).expect("a letter");
+        let delivery =
+            Delivery { properties: letter.properties, ..Delivery::mock(1, "".into(), "orders".into(), false, vec![]) };
+        let (received, _) = incoming(delivery);
+        let sorted = |mut all: Vec<(String, String)>| {
+            all.sort();
+            all
+        };
+        let attributes = sent.attributes.into_iter().map(|(name, value)| (name.into_owned(), value)).collect();
+        assert_eq!(sorted(received.attributes), sorted(attributes));
+        assert_eq!(sorted(received.headers), sorted(sent.headers));
+        assert_eq!(received.key, sent.key);
     }
 
     #[test]

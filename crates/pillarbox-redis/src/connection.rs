@@ -91,22 +91,30 @@ impl Connection {
         if required == Persistence::Unchecked {
             return Ok(());
         }
-        let mut question = redis::cmd("CONFIG");
-        question.arg("GET").arg("append*");
-        let settings: HashMap<String, String> = match question.query_async(connection).await {
-            Ok(settings) => settings,
+        // Before Redis 7, a question is about one name.
+        let mut settings = self.ask(connection, "append*").await?;
+        settings.extend(self.ask(connection, "maxmemory-policy").await?);
+        let setting = |name: &str| settings.get(name).map_or("unknown", String::as_str);
+        judge(required, setting("appendonly"), setting("appendfsync"), setting("maxmemory-policy"))
+            .map_err(|reason| SinkError::unavailable(format_args!("redis at {}: {reason}", self.addr())))
+    }
+
+    async fn ask(
+        &self,
+        connection: &mut MultiplexedConnection,
+        names: &str,
+    ) -> Result<HashMap<String, String>, SinkError> {
+        match redis::cmd("CONFIG").arg("GET").arg(names).query_async(connection).await {
+            Ok(settings) => Ok(settings),
             Err(error) if error.code().is_some_and(|code| code != "LOADING") => {
                 let told = error::unreachable(self.addr(), &error);
-                return Err(SinkError::unavailable(format_args!(
+                Err(SinkError::unavailable(format_args!(
                     "{told}; so it does not tell whether it keeps what it confirms: set persistence to unchecked if you \
                      know that it does"
-                )));
+                )))
             }
-            Err(error) => return Err(error::unreachable(self.addr(), &error)),
-        };
-        let setting = |name: &str| settings.get(name).map_or("unknown", String::as_str);
-        judge(required, setting("appendonly"), setting("appendfsync"))
-            .map_err(|reason| SinkError::unavailable(format_args!("redis at {}: {reason}", self.addr())))
+            Err(error) => Err(error::unreachable(self.addr(), &error)),
+        }
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
@@ -115,20 +123,26 @@ impl Connection {
 }
 
 /// Whether a server with these settings keeps what it confirms.
-fn judge(required: Persistence, appendonly: &str, appendfsync: &str) -> Result<(), String> {
-    let is_kept = match required {
-        Persistence::Always => appendonly == "yes" && appendfsync == "always",
-        Persistence::EverySecond => appendonly == "yes" && matches!(appendfsync, "always" | "everysec"),
-        Persistence::Unchecked => true,
+fn judge(required: Persistence, appendonly: &str, appendfsync: &str, eviction: &str) -> Result<(), String> {
+    let (is_kept, enough) = match required {
+        Persistence::Always => (appendonly == "yes" && appendfsync == "always", "always"),
+        Persistence::EverySecond => (appendonly == "yes" && matches!(appendfsync, "always" | "everysec"), "everysec"),
+        Persistence::Unchecked => return Ok(()),
     };
-    if is_kept {
-        return Ok(());
+    if !is_kept {
+        return Err(format!(
+            "appendonly is {appendonly} and appendfsync is {appendfsync}, so that it could lose what it has confirmed: set \
+             appendonly to yes and appendfsync to {enough}, or ask for less with the sink's option persistence"
+        ));
     }
-    let enough = if required == Persistence::Always { "always" } else { "everysec" };
-    Err(format!(
-        "appendonly is {appendonly} and appendfsync is {appendfsync}, so that it could lose what it has confirmed: set \
-         appendonly to yes and appendfsync to {enough}, or ask for less with the sink's option persistence"
-    ))
+    // A stream has no time to live, and only what has one is thrown out by the others.
+    if eviction != "noeviction" && !eviction.starts_with("volatile-") {
+        return Err(format!(
+            "maxmemory-policy is {eviction}, so that it could throw out what it has confirmed when its memory is full: set \
+             maxmemory-policy to noeviction, or ask for less with the sink's option persistence"
+        ));
+    }
+    Ok(())
 }
 
 impl fmt::Debug for Connection {
@@ -145,21 +159,30 @@ mod tests {
     #[test]
     fn a_server_that_could_lose_entries_is_refused() {
         use Persistence::{Always, EverySecond, Unchecked};
-        for (required, appendonly, appendfsync, is_kept) in [
-            (Always, "yes", "always", true),
-            (Always, "yes", "everysec", false),
-            (Always, "no", "always", false),
-            (EverySecond, "yes", "always", true),
-            (EverySecond, "yes", "everysec", true),
-            (EverySecond, "yes", "no", false),
-            (EverySecond, "no", "everysec", false),
-            (EverySecond, "unknown", "unknown", false),
-            (Unchecked, "no", "no", true),
+        for (required, appendonly, appendfsync, eviction, is_kept) in [
+            (Always, "yes", "always", "noeviction", true),
+            (Always, "yes", "everysec", "noeviction", false),
+            (Always, "no", "always", "noeviction", false),
+            (EverySecond, "yes", "always", "noeviction", true),
+            (EverySecond, "yes", "everysec", "noeviction", true),
+            (EverySecond, "yes", "no", "noeviction", false),
+            (EverySecond, "no", "everysec", "noeviction", false),
+            (EverySecond, "unknown", "unknown", "noeviction", false),
+            (Unchecked, "no", "no", "noeviction", true),
+            (Always, "yes", "always", "volatile-lru", true),
+            (EverySecond, "yes", "everysec", "volatile-ttl", true),
+            (Always, "yes", "always", "allkeys-lru", false),
+            (EverySecond, "yes", "everysec", "allkeys-lfu", false),
+            (EverySecond, "yes", "everysec", "allkeys-random", false),
+            (EverySecond, "yes", "everysec", "unknown", false),
+            (Unchecked, "yes", "always", "allkeys-lru", true),
         ] {
-            let judged = judge(required, appendonly, appendfsync);
-            assert_eq!(judged.is_ok(), is_kept, "{required:?} {appendonly} {appendfsync}");
+            let judged = judge(required, appendonly, appendfsync, eviction);
+            assert_eq!(judged.is_ok(), is_kept, "{required:?} {appendonly} {appendfsync} {eviction}");
         }
-        let reason = judge(Always, "yes", "everysec").expect_err("not always");
+        let reason = judge(Always, "yes", "everysec", "noeviction").expect_err("not always");
         assert!(reason.contains("appendfsync is everysec") && reason.contains("to always"), "{reason}");
+        let reason = judge(Always, "yes", "always", "allkeys-lru").expect_err("evicted");
+        assert!(reason.contains("maxmemory-policy is allkeys-lru") && reason.contains("to noeviction"), "{reason}");
     }
 }

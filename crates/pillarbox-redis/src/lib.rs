@@ -33,6 +33,7 @@
 //! |---|---|---|
 //! | [`Always`](Persistence::Always) | `appendonly yes`, `appendfsync always` | the end of the machine |
 //! | [`EverySecond`](Persistence::EverySecond), the default | `appendonly yes`, and not `appendfsync no` | the end of the process; of the machine but for the last second or two |
+//! | both | `maxmemory-policy` none of `allkeys-` | a full memory: then nothing more is taken, and nothing is thrown out |
 //! | [`Unchecked`](Persistence::Unchecked) | nothing | only as the server's operator knows: the sink says [`Received`](pillarbox_core::port::Confirms::Received), not stored |
 //!
 //! Copies on replicas come later than the answer. When a replica takes over, what had not reached it is lost, unless
@@ -91,8 +92,8 @@
 //! | [`RedisGuard`] | a mark is a key: `SET NX PX`, released by a script that compares whose it is | a batch is one round trip |
 //! | [`RedisLetters`] | a JSON document a letter, with sorted sets to list by; stored by a script that compares the version | a list reads the letters of its status and time, 100 in one go, and compares the rest itself |
 //!
-//! Both ask for [`Persistence`] as the sink does: letters are all there is of a message. Letters don't expire, but a server
-//! whose `maxmemory-policy` is one of `allkeys-` evicts them when it is full: use `noeviction`, or one of `volatile-`.
+//! Both ask for [`Persistence`] as the sink does: letters are all there is of a message. Letters don't expire, but with
+//! [`Unchecked`](Persistence::Unchecked) a server whose `maxmemory-policy` is one of `allkeys-` evicts them when it is full.
 //! What is written reaches replicas later than the answer.
 //!
 //! Redis Cluster is not supported here, either. The keys of letters are ready for it if the prefix has a hash tag, as in

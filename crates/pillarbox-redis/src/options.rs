@@ -32,7 +32,8 @@ pub struct Options {
     root_certificate: Option<PathBuf>,
 }
 
-/// What the server has to do for an entry before it may confirm it. Asked for with `CONFIG GET` at every connect.
+/// What the server has to do for an entry before it may confirm it. Asked for with `CONFIG GET` at every connect. One that
+/// throws out streams when its memory is full (`maxmemory-policy allkeys-...`) is only good enough unchecked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Persistence {

@@ -6,7 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use pillarbox_core::{
     Event,
-    domain::{Headers, Key, Timestamp},
+    domain::{AggregateType, Headers, Key, Timestamp},
     port::Message,
 };
 use serde_json::{Map, Value, json, value::RawValue};
@@ -63,15 +63,23 @@ fn attributes(event: &Event, key: Option<&Key>, source: &str) -> Vec<(Cow<'stati
     add("source", source.to_owned());
     add("type", event.event_type().as_str().to_owned());
     add("time", time(event.occurred_at()));
-    add("aggregatetype", event.aggregate_type().as_str().to_owned());
-    let optional =
-        [("subject", event.aggregate_id()), ("partitionkey", key.map(Key::as_str)), ("tenantid", event.tenant_id())];
+    let optional = [
+        ("aggregatetype", aggregate_type(event)),
+        ("subject", event.aggregate_id()),
+        ("partitionkey", key.map(Key::as_str)),
+        ("tenantid", event.tenant_id()),
+    ];
     for (name, value) in optional {
         if let Some(value) = value {
             add(name, value.to_owned());
         }
     }
     attributes
+}
+
+/// What the event happened to, if it names one: the name for none is Pillarbox's own affair.
+pub(crate) fn aggregate_type(event: &Event) -> Option<&str> {
+    Some(event.aggregate_type().as_str()).filter(|name| *name != AggregateType::GLOBAL)
 }
 
 /// With room from the beginning: a number at a time, its text would grow again and again.
@@ -137,6 +145,20 @@ mod tests {
         assert_eq!(attribute("tenantid"), Some("acme"));
         assert!(attribute("time").is_some_and(|time| time.ends_with('Z')), "{:?}", message.attributes);
         assert!(message.headers.contains(&("traceparent".into(), "00-1-2-01".into())));
+    }
+
+    #[test]
+    fn an_event_without_an_aggregate_says_nothing_of_one() {
+        let bare = Event::builder("Ping").json(&1).build().unwrap();
+        for event in [bare, placed()] {
+            let expected = (event.event_type().as_str() == "OrderPlaced").then_some("Order");
+            let binary = message(&event, target(), Mode::Binary, "/");
+            let found = binary.attributes.iter().find(|(name, _)| name == "aggregatetype");
+            assert_eq!(found.map(|(_, value)| value.as_str()), expected, "{:?}", binary.attributes);
+            let document = message(&event, target(), Mode::Structured, "/").payload;
+            let document: Value = serde_json::from_slice(&document).unwrap();
+            assert_eq!(document.get("aggregatetype").and_then(Value::as_str), expected, "{document}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use pillarbox_core::Event;
 
-use crate::near::nearest;
+use crate::{message::aggregate_type, near::nearest};
 
 /// A text with places.
 ///
@@ -134,7 +134,7 @@ impl Field {
     fn of(&self, event: &Event) -> Option<String> {
         match self {
             Self::EventType => Some(event.event_type().to_string()),
-            Self::AggregateType => Some(event.aggregate_type().to_string()),
+            Self::AggregateType => aggregate_type(event).map(str::to_owned),
             Self::AggregateId => event.aggregate_id().map(str::to_owned),
             Self::Tenant => event.tenant_id().map(str::to_owned),
             Self::Key => event.key().map(ToString::to_string),
@@ -195,6 +195,9 @@ mod tests {
         let bare = Event::builder("x").json(&1).build().unwrap();
         let error = Template::new("{event_type}.{tenant}").unwrap().fill(&bare).unwrap_err().to_string();
         assert!(error.contains("no tenant") && error.contains("{tenant|...}"), "{error}");
+        let error = Template::new("{aggregate_type}").unwrap().fill(&bare).unwrap_err().to_string();
+        assert!(error.contains("no aggregate_type"), "{error}");
+        assert_eq!(Template::new("{aggregate_type|none}").unwrap().fill(&bare).unwrap(), "none");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use pillarbox_testkit::{
     sinks::{ANSWER_WITHIN, Place, Received},
 };
 
-use crate::receiver::{Arrived, Receiver};
+use crate::receiver::{Arrived, LARGEST, Receiver};
 
 struct Http {
     receiver: Receiver,
@@ -26,8 +26,7 @@ impl Place for Http {
     }
 
     fn sink(&self) -> HttpSink {
-        let options = Options::new(format!("http://{}/", self.proxy.addr()));
-        options.answer_within(ANSWER_WITHIN).largest(100_000).open().expect("a sink")
+        self.options().largest(100_000).open().expect("a sink")
     }
 
     fn proxy(&self) -> &Proxy {
@@ -42,8 +41,28 @@ impl Place for Http {
         "status/422/no-such-order".into()
     }
 
+    async fn failing() -> Result<Self, &'static str> {
+        let place = Self::fresh().await;
+        place.receiver.fail(true);
+        Ok(place)
+    }
+
+    async fn relent(&self) {
+        self.receiver.fail(false);
+    }
+
+    fn unlimited(&self) -> Result<(HttpSink, usize), &'static str> {
+        Ok((self.options().open().expect("a sink"), LARGEST + 1))
+    }
+
     async fn received(&self) -> Vec<Received> {
         self.receiver.arrived().into_iter().filter(|arrived| arrived.path == "/orders/placed").map(received).collect()
+    }
+}
+
+impl Http {
+    fn options(&self) -> Options {
+        Options::new(format!("http://{}/", self.proxy.addr())).answer_within(ANSWER_WITHIN)
     }
 }
 

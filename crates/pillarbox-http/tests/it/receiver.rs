@@ -27,6 +27,9 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
+/// The most bytes of a body.
+pub(crate) const LARGEST: usize = 1_000_000;
+
 /// A request as it arrived.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrived {
@@ -39,6 +42,7 @@ pub(crate) struct Arrived {
 #[derive(Debug, Default)]
 struct Memory {
     arrived: Vec<Arrived>,
+    is_failing: bool,
     limited: Vec<Instant>,
     at_once: usize,
     most_at_once: usize,
@@ -111,6 +115,11 @@ impl Receiver {
         self.memory.lock().unwrap().arrived.clone()
     }
 
+    /// Answers 500 to everything, or not any more.
+    pub(crate) fn fail(&self, is_failing: bool) {
+        self.memory.lock().unwrap().is_failing = is_failing;
+    }
+
     pub(crate) fn most_at_once(&self) -> usize {
         self.memory.lock().unwrap().most_at_once
     }
@@ -154,6 +163,12 @@ async fn answer(State(memory): State<Arc<Mutex<Memory>>>, request: Request) -> R
         return status.into_response();
     }
     let Ok(body) = to_bytes(body, usize::MAX).await else { return StatusCode::BAD_REQUEST.into_response() };
+    if memory.lock().unwrap().is_failing {
+        return (StatusCode::INTERNAL_SERVER_ERROR, "not today").into_response();
+    }
+    if body.len() > LARGEST {
+        return StatusCode::PAYLOAD_TOO_LARGE.into_response();
+    }
     let path = parts.uri.to_string();
     if let Some(limit) = path.strip_prefix("/limited/") {
         let limit: usize = limit.parse().unwrap();

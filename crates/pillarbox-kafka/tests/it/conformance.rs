@@ -10,7 +10,7 @@ use pillarbox_testkit::{
 use rdkafka::{
     Message,
     message::{Headers, OwnedMessage},
-    types::RDKafkaRespErr,
+    types::{RDKafkaApiKey, RDKafkaRespErr},
 };
 
 use crate::cluster::{Cluster, Detour};
@@ -49,6 +49,21 @@ impl Place for Kafka {
 
     fn refused(&self) -> Arc<str> {
         REFUSED.into()
+    }
+
+    async fn failing() -> Result<Self, &'static str> {
+        let place = Self::fresh().await;
+        let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNSUPPORTED_COMPRESSION_TYPE;
+        place.cluster.answer_with(RDKafkaApiKey::Produce, &[error; 20]);
+        Ok(place)
+    }
+
+    async fn relent(&self) {
+        self.cluster.with(|mock| mock.clear_request_errors(RDKafkaApiKey::Produce));
+    }
+
+    fn unlimited(&self) -> Result<(KafkaSink, usize), &'static str> {
+        Err("the mock takes everything; that it refuses what is too large is played in the module `faults`")
     }
 
     async fn received(&self) -> Vec<Received> {

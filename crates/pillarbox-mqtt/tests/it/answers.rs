@@ -6,7 +6,7 @@ use pillarbox_core::port::{
     Sink,
     SinkErrorKind::{Failed, Rejected, Unavailable},
 };
-use pillarbox_mqtt::Options;
+use pillarbox_mqtt::{Options, Unroutable};
 use pillarbox_testkit::sinks::run;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -81,7 +81,7 @@ fn topic(name: &str) -> Arc<str> {
 }
 
 fn options(url: String) -> Options {
-    Options::new(url).answer_within(Duration::from_secs(5))
+    Options::new(url).answer_within(Duration::from_secs(5)).unroutable(Unroutable::Accept)
 }
 
 #[test]

@@ -7,7 +7,7 @@ use pillarbox_mqtt::Options;
 use pillarbox_testkit::{servers::Mosquitto, sinks::run};
 use tokio::sync::watch;
 
-use crate::support::{Observer, message, name};
+use crate::support::{Observer, assert_error, message, name};
 
 /// Of each topic the server keeps the last message, so that who comes later sees what it has. It ends in an orderly way:
 /// Mosquitto writes what it has to the disk now and then, and when it ends.
@@ -59,5 +59,25 @@ fn what_was_confirmed_survives_the_servers_restart() {
         let there: HashSet<_> = observer.received().await.into_iter().map(|received| received.id).collect();
         let lost = confirmed.iter().filter(|id| !there.contains(*id)).count();
         assert_eq!(lost, 0, "of {}", confirmed.len());
+    });
+}
+
+#[test]
+fn tls_is_by_scheme_and_trusts_whom_it_is_told_to() {
+    let (server, port, certificate) = Mosquitto::start_with_tls().unwrap();
+    run(async {
+        let topic = name();
+        let observer = Observer::new(&server.url(), &topic).await;
+        let options = |url: String| Options::new(url).answer_within(Duration::from_secs(5));
+        let url = format!("mqtts://127.0.0.1:{port}");
+        let trusting = options(url.clone()).root_certificate(&certificate.root).open().unwrap();
+        assert_eq!(trusting.check().await, Ok(()));
+        assert_eq!(trusting.send(&[message(&topic, "1")]).await, [Ok(())]);
+        // By the system's certificates.
+        let strange = options(url).open().unwrap();
+        assert_error(&strange.check().await, SinkErrorKind::Unavailable, "certificate");
+        let plain = options(format!("mqtt://127.0.0.1:{port}")).open().unwrap();
+        assert_error(&plain.send(&[message(&topic, "2")]).await[0], SinkErrorKind::Unavailable, "");
+        assert_eq!(observer.received().await.len(), 1);
     });
 }

@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use pillarbox_core::port::{
     Sink,
-    SinkErrorKind::{Rejected, Unavailable},
+    SinkErrorKind::{Failed, Rejected, Unavailable},
+    Source as _,
 };
-use pillarbox_mqtt::Options;
+use pillarbox_mqtt::{Options, Subscription, Unroutable};
 use pillarbox_testkit::{
     servers::Shared,
     sinks::{Place, run},
 };
 
-use crate::support::{Topic, assert_error, message, name};
+use crate::support::{Observer, Topic, assert_error, message, name};
 
 #[test]
 fn who_may_not_write_is_told_so_in_the_servers_words() {
@@ -42,11 +43,39 @@ fn what_mqtt_cant_carry_is_refused_alone() {
 }
 
 #[test]
-fn nobody_has_to_listen() {
+fn what_nobody_has_subscribed_to_is_a_failure_unless_it_is_said_otherwise() {
     run(async {
         let place = Topic::fresh().await;
-        let sink = place.options().open().unwrap();
-        assert_eq!(sink.send(&[message(&name(), "1")]).await, [Ok(())]);
+        let nowhere = name();
+        let send = async |options: Options| {
+            let sink = options.open().unwrap();
+            let answers = sink.send(&[message(&nowhere, "1"), message(&place.topic(), "1")]).await;
+            assert_eq!(answers[1], Ok(()));
+            answers[0].clone()
+        };
+        assert_error(&send(place.options()).await, Failed, "no matching subscribers (0x10)");
+        assert_error(&send(place.options().unroutable(Unroutable::Reject)).await, Rejected, "nobody has subscribed");
+        assert_eq!(send(place.options().unroutable(Unroutable::Accept)).await, Ok(()));
+        // Who subscribes later has it.
+        assert_eq!(send(place.options().retain(true)).await, Ok(()));
+        assert_eq!(Observer::new(&Shared::Mosquitto.url(), &nowhere).await.received().await.len(), 1);
+        let strict = place.options().retain(true).unroutable(Unroutable::Retry);
+        let sink = strict.open().unwrap();
+        assert_error(&sink.send(&[message(&name(), "1")]).await[0], Failed, "0x10");
+    });
+}
+
+/// A session that is kept is a subscription, whether its client is there or not.
+#[test]
+fn a_subscriber_that_is_away_misses_nothing() {
+    run(async {
+        let place = Topic::fresh().await;
+        let topic = name();
+        let subscription = || Subscription::new(&*topic, &*topic).keep_for(Duration::from_mins(10));
+        let source = place.options().subscribe(subscription()).unwrap();
+        assert_eq!(source.check().await, Ok(()));
+        source.close().await;
+        assert_eq!(place.options().open().unwrap().send(&[message(&topic, "1")]).await, [Ok(())]);
     });
 }
 
@@ -82,8 +111,8 @@ fn of_two_with_the_same_id_one_goes() {
     run(async {
         let url = Shared::Mosquitto.url();
         let id = format!("twins{}", letters());
-        let (first, second) = (Options::new(&url).client_id(&id).open().unwrap(), Options::new(&url).client_id(&id));
-        let second = second.open().unwrap();
+        let options = || Options::new(&url).client_id(&id).unroutable(Unroutable::Accept);
+        let (first, second) = (options().open().unwrap(), options().open().unwrap());
         assert_eq!(first.check().await, Ok(()));
         assert_eq!(second.check().await, Ok(()));
         // The first comes back by itself.
@@ -121,7 +150,8 @@ fn a_batch_that_is_dropped_leaves_a_sink_that_works() {
 fn batches_at_once_share_a_connection() {
     run(async {
         let place = Topic::fresh().await;
-        let sink = place.options().answer_within(Duration::from_secs(30)).open().unwrap();
+        let options = place.options().answer_within(Duration::from_secs(30));
+        let sink = options.unroutable(Unroutable::Accept).open().unwrap();
         let tasks: Vec<_> = (0..4)
             .map(|n| {
                 let (sink, topic) = (sink.clone(), if n % 2 == 0 { place.topic() } else { name() });

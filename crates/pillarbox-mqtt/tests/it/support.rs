@@ -20,7 +20,7 @@ use rumqttc::v5::{
         v5::{Packet, Publish},
     },
 };
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, OnceCell, mpsc};
 
 /// What a payload is taken to be at most in the exam.
 const LARGEST: usize = 100_000;
@@ -30,7 +30,7 @@ const ATTRIBUTES: [&str; 5] = ["specversion", "id", "source", "type", "time"];
 pub(crate) struct Topic {
     name: Arc<str>,
     proxy: Proxy,
-    observer: Option<Observer>,
+    observer: OnceCell<Observer>,
     url: String,
     // If it is not the shared one.
     server: Option<Mosquitto>,
@@ -40,10 +40,9 @@ impl Place for Topic {
     type Sink = MqttSink;
 
     async fn fresh() -> Self {
-        let url = Shared::Mosquitto.url();
-        let name = name();
-        let observer = Some(Observer::new(&url, &name).await);
-        Self { name, proxy: Proxy::to_url(&url).unwrap(), observer, url, server: None }
+        let place = Self::unobserved();
+        place.observe().await;
+        place
     }
 
     fn sink(&self) -> MqttSink {
@@ -62,8 +61,20 @@ impl Place for Topic {
         format!("refused/{}", self.name).into()
     }
 
+    async fn failing() -> Result<Self, &'static str> {
+        Ok(Self::unobserved())
+    }
+
+    async fn relent(&self) {
+        self.observe().await;
+    }
+
+    fn unlimited(&self) -> Result<(MqttSink, usize), &'static str> {
+        Err("Mosquitto takes whatever MQTT has room for; a server that does not is played in the module `answers`")
+    }
+
     async fn received(&self) -> Vec<Received> {
-        self.observer.as_ref().unwrap().received().await
+        self.observer.get().unwrap().received().await
     }
 }
 
@@ -74,7 +85,7 @@ impl sources::Place for Topic {
         let server = Mosquitto::start().unwrap();
         let url = server.url();
         // Nobody observes a server that dies.
-        Self { name: name(), proxy: Proxy::to_url(&url).unwrap(), observer: None, url, server: Some(server) }
+        Self { name: name(), proxy: Proxy::to_url(&url).unwrap(), observer: OnceCell::new(), url, server: Some(server) }
     }
 
     fn restart(&mut self) {
@@ -103,6 +114,16 @@ impl sources::Place for Topic {
 }
 
 impl Topic {
+    /// A topic that nobody has subscribed to.
+    fn unobserved() -> Self {
+        let url = Shared::Mosquitto.url();
+        Self { name: name(), proxy: Proxy::to_url(&url).unwrap(), observer: OnceCell::new(), url, server: None }
+    }
+
+    async fn observe(&self) {
+        self.observer.get_or_init(|| Observer::new(&self.url, &self.name)).await;
+    }
+
     /// Through the proxy.
     pub(crate) fn options(&self) -> Options {
         Options::new(self.proxy.url(&self.url)).answer_within(ANSWER_WITHIN)
@@ -110,7 +131,7 @@ impl Topic {
 
     /// Sends a bare payload, not by way of the proxy.
     pub(crate) async fn send_with(&self, quality: QoS, payload: Vec<u8>) {
-        let client = &self.observer.as_ref().unwrap().client;
+        let client = &self.observer.get().unwrap().client;
         client.publish(&*self.name, quality, false, payload).await.unwrap();
     }
 

@@ -4,10 +4,15 @@ use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
 
 use async_nats::{
     HeaderMap,
-    jetstream::{Context, ErrorCode, context::CreateStreamErrorKind, message::StreamMessage, stream::Config},
+    jetstream::{
+        Context, ErrorCode,
+        context::CreateStreamErrorKind,
+        message::StreamMessage,
+        stream::{Config, DiscardPolicy},
+    },
 };
 use pillarbox_core::port::{Message, Sent, Sink};
-use pillarbox_nats::{NatsSink, NatsSource, Options, Subscription};
+use pillarbox_nats::{LARGEST, NatsSink, NatsSource, Options, Subscription};
 use pillarbox_testkit::{
     servers::{self, Proxy, Shared},
     sinks::{ANSWER_WITHIN, Place, Received},
@@ -29,6 +34,14 @@ impl Nats {
     /// What sinks of the exam are made with.
     pub(crate) fn options(&self) -> Options {
         Options::new(self.proxy.url(&self.url)).answer_within(ANSWER_WITHIN)
+    }
+
+    /// The stream takes so many messages, and no more.
+    async fn hold(&self, max_messages: i64) {
+        let jetstream = connect(&self.url).await;
+        let stream = jetstream.get_stream(&self.name).await.expect("a stream");
+        let config = Config { max_messages, discard: DiscardPolicy::New, ..stream.cached_info().config.clone() };
+        jetstream.update_stream(config).await.expect("to update");
     }
 
     async fn on(url: String, server: Option<servers::Nats>) -> Self {
@@ -70,6 +83,24 @@ impl Place for Nats {
 
     fn refused(&self) -> Arc<str> {
         Arc::clone(&self.refused)
+    }
+
+    async fn failing() -> Result<Self, &'static str> {
+        let place = Self::fresh().await;
+        place.hold(1).await;
+        sources::Place::send_plain(&place, b"it is full").await;
+        Ok(place)
+    }
+
+    async fn relent(&self) {
+        let stream = connect(&self.url).await.get_stream(&self.name).await.expect("a stream");
+        stream.purge().await.expect("to purge");
+        self.hold(-1).await;
+    }
+
+    fn unlimited(&self) -> Result<(NatsSink, usize), &'static str> {
+        // The server takes 1 MiB.
+        Ok((self.options().largest(10 * LARGEST).open().expect("a sink"), 2 * LARGEST))
     }
 
     async fn received(&self) -> Vec<Received> {

@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
+use async_nats::jetstream::{
+    consumer::pull,
+    stream::{Config, DiscardPolicy, RetentionPolicy, StorageType},
+};
 use pillarbox_core::port::{Sink, SinkErrorKind};
 use pillarbox_nats::{LARGEST, Options, Stream};
 use pillarbox_testkit::{
@@ -148,6 +151,7 @@ fn a_stream_that_could_lose_messages_is_refused() {
         for (config, reason) in [
             (Config { storage: StorageType::Memory, ..config() }, "memory"),
             (Config { no_ack: true, ..config() }, "never confirm"),
+            (Config { retention: RetentionPolicy::Interest, ..config() }, "no consumer"),
         ] {
             jetstream.create_stream(config).await.expect("a stream");
             for stream in [Stream::named(&name), Stream::named(&name).subjects([&name])] {
@@ -164,6 +168,51 @@ fn a_stream_that_could_lose_messages_is_refused() {
         let sink = place.options().stream(Stream::named(&name)).open().expect("a sink");
         let error = sink.check().await.expect_err("no stream");
         assert!(error.to_string().contains(&name) && error.to_string().contains("create it"), "{error}");
+    });
+}
+
+#[test]
+fn a_stream_that_was_not_named_is_looked_at_when_it_first_confirms() {
+    run(async {
+        let place = Nats::fresh().await;
+        let jetstream = connect(&Shared::Nats.url()).await;
+        let name = format!("{}-unnamed", place.name);
+        let to_it = || {
+            let mut message = message(&place, None, b"1");
+            message.topic = name.as_str().into();
+            message
+        };
+        let config = || Config { name: name.clone(), subjects: vec![name.clone()], ..Config::default() };
+        for (config, reason) in [
+            (Config { storage: StorageType::Memory, ..config() }, "memory"),
+            (Config { retention: RetentionPolicy::Interest, ..config() }, "no consumer"),
+        ] {
+            let stream = jetstream.create_stream(config).await.expect("a stream");
+            // The sink's own names another, and that is none of this one's affair.
+            for sink in [place.sink(), place.options().stream(Stream::named(&place.name)).open().expect("a sink")] {
+                for _ in 0..2 {
+                    let answers = sink.send(&[to_it(), message(&place, None, b"1"), to_it()]).await;
+                    assert_eq!(answers[1], Ok(()));
+                    for answer in [&answers[0], &answers[2]] {
+                        let error = answer.as_ref().expect_err(reason);
+                        assert_eq!(error.kind(), SinkErrorKind::Unavailable);
+                        assert!(error.to_string().contains(reason) && error.to_string().contains(&name), "{error}");
+                    }
+                }
+            }
+            if reason == "no consumer" {
+                let durable = Some("reader".to_owned());
+                stream
+                    .create_consumer(pull::Config { durable_name: durable, ..Default::default() })
+                    .await
+                    .expect("one");
+                let sent = to_it();
+                assert_eq!(send_one(&place.sink(), sent.clone()).await, Ok(()));
+                let kept = read(&Shared::Nats.url(), &name).await;
+                assert_eq!(kept.iter().map(id).collect::<Vec<_>>(), [sent.id.to_string()]);
+            }
+            jetstream.delete_stream(&name).await.expect("to delete");
+        }
     });
 }
 

@@ -72,3 +72,24 @@ fn what_was_confirmed_survives_the_servers_death() {
         assert_error(&answers[1], SinkErrorKind::Rejected, "406 PRECONDITION_FAILED - message size");
     });
 }
+
+#[test]
+fn tls_is_by_scheme_and_trusts_whom_it_is_told_to() {
+    let (server, port, certificate) = RabbitMq::start_with_tls().unwrap();
+    run(async {
+        let topic = name();
+        let connection = connect(&server.url()).await;
+        declare(&connection.create_channel().await.unwrap(), &topic, &[]).await;
+        let options = |url: String| Options::new(url).answer_within(Duration::from_secs(5));
+        let url = format!("amqps://guest:guest@127.0.0.1:{port}");
+        let trusting = options(url.clone()).root_certificate(&certificate.root).open().unwrap();
+        assert_eq!(trusting.check().await, Ok(()));
+        assert_eq!(trusting.send(&[message(&topic, "1")]).await, [Ok(())]);
+        // By the public certificates.
+        let strange = options(url).open().unwrap();
+        assert_error(&strange.check().await, SinkErrorKind::Unavailable, "certificate");
+        let plain = options(format!("amqp://guest:guest@127.0.0.1:{port}")).open().unwrap();
+        assert_error(&plain.send(&[message(&topic, "2")]).await[0], SinkErrorKind::Unavailable, "");
+        assert_eq!(received(&connection, &topic).await.len(), 1);
+    });
+}

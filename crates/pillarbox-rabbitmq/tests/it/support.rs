@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties,
-    options::{BasicGetOptions, BasicPublishOptions, QueueDeclareOptions},
+    options::{BasicGetOptions, BasicPublishOptions, QueueDeclareOptions, QueueDeleteOptions},
     types::{AMQPValue, FieldTable, ShortString},
 };
 use pillarbox_core::{
@@ -53,6 +53,22 @@ impl Place for Queue {
         format!("{}-nobody", self.name).into()
     }
 
+    async fn failing() -> Result<Self, &'static str> {
+        let place = Self::fresh().await;
+        let full =
+            [("x-max-length", AMQPValue::LongInt(0)), ("x-overflow", AMQPValue::LongString("reject-publish".into()))];
+        place.declare_again(&full).await;
+        Ok(place)
+    }
+
+    async fn relent(&self) {
+        self.declare_again(&[]).await;
+    }
+
+    fn unlimited(&self) -> Result<(RabbitMqSink, usize), &'static str> {
+        Err("RabbitMQ takes 128 MiB: what is larger is sent once, to a server of its own, in the module `private`")
+    }
+
     async fn received(&self) -> Vec<Received> {
         received(&self.connection, &self.name).await
     }
@@ -96,6 +112,13 @@ impl Queue {
         let name = name();
         declare(&connection.create_channel().await.unwrap(), &name, &[]).await;
         Self { name, proxy: Proxy::to_url(&url).unwrap(), connection, url, server }
+    }
+
+    /// With other settings, and empty.
+    async fn declare_again(&self, settings: &[(&str, AMQPValue)]) {
+        let channel = self.channel().await;
+        channel.queue_delete((&*self.name).into(), QueueDeleteOptions::default()).await.unwrap();
+        declare(&channel, &self.name, settings).await;
     }
 
     /// A channel that does not come by the proxy.

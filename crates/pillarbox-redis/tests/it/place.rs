@@ -38,6 +38,12 @@ impl Redis {
         let proxy = Proxy::to_url(&url).expect("a proxy");
         Self { proxy, topic: topic.into(), refused: refused.into(), url, server }
     }
+
+    async fn give_memory(&self, bytes: u32) {
+        let mut command = redis::cmd("CONFIG");
+        command.arg("SET").arg("maxmemory").arg(bytes);
+        let () = command.query_async(&mut connect(&self.url).await).await.expect("CONFIG SET");
+    }
 }
 
 impl Place for Redis {
@@ -61,6 +67,20 @@ impl Place for Redis {
 
     fn refused(&self) -> Arc<str> {
         Arc::clone(&self.refused)
+    }
+
+    async fn failing() -> Result<Self, &'static str> {
+        let place = <Self as sources::Place>::private().await;
+        place.give_memory(1).await;
+        Ok(place)
+    }
+
+    async fn relent(&self) {
+        self.give_memory(0).await;
+    }
+
+    fn unlimited(&self) -> Result<(RedisSink, usize), &'static str> {
+        Err("Redis ends the connection at more than 512 MiB, which is the most that the sink can be told to take")
     }
 
     async fn received(&self) -> Vec<Received> {

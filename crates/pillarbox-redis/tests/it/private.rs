@@ -119,6 +119,24 @@ fn a_server_that_could_lose_messages_is_refused_until_it_is_mended() {
 }
 
 #[test]
+fn a_server_that_throws_out_streams_when_it_is_full_is_refused() {
+    run(async {
+        let server = Redis::start().expect("a server");
+        for (policy, is_taken) in [("allkeys-lru", false), ("allkeys-random", false), ("volatile-lru", true)] {
+            set(&server, "maxmemory-policy", policy).await;
+            let checked = Options::new(server.url()).open().expect("a sink").check().await;
+            assert_eq!(checked.is_ok(), is_taken, "{policy}");
+            if let Err(error) = checked {
+                assert_eq!(error.kind(), SinkErrorKind::Unavailable);
+                assert!(error.to_string().contains(policy) && error.to_string().contains("noeviction"), "{error}");
+            }
+            let unchecked = Options::new(server.url()).persistence(Persistence::Unchecked).open().expect("a sink");
+            assert_eq!(unchecked.check().await, Ok(()));
+        }
+    });
+}
+
+#[test]
 fn a_server_that_does_not_tell_is_refused_with_the_way_out() {
     run(async {
         let server = Redis::start().expect("a server");

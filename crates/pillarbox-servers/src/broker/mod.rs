@@ -8,7 +8,7 @@ use std::{net::TcpStream, path::Path, process::Command, time::Duration};
 pub use rabbitmq::RabbitMq;
 
 use crate::{
-    Error,
+    Certificate, Error,
     folder::Temporary,
     packages,
     process::{self, Guarded, Signal},
@@ -149,6 +149,18 @@ broker!(
 );
 
 impl Mosquitto {
+    /// Starts one that speaks TLS as well: at this port, with this certificate.
+    pub fn start_with_tls() -> Result<(Self, u16, Certificate), Error> {
+        packages::ensure(&["mosquitto"])?;
+        let (broker, port) = (Broker::new("mosquitto")?, process::free_port()?);
+        let certificate = Certificate::create(broker.folder.path(), Certificate::LOCAL)?;
+        let (file, key) = (certificate.file.display(), certificate.key.display());
+        mosquitto_settings(&broker, &format!("listener {port} 127.0.0.1\ncertfile {file}\nkeyfile {key}"))?;
+        let mut broker = Self(broker);
+        broker.start_again()?;
+        Ok((broker, port, certificate))
+    }
+
     /// Starts one that saves when Mosquitto does so by default, which is every half hour, keeps any number of messages
     /// for who is slow, and sends each at once: for measuring. What it has confirmed is lost when it is killed.
     pub fn start_for_speed() -> Result<Self, Error> {

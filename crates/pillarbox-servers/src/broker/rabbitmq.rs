@@ -3,7 +3,7 @@
 use std::{fs, net::TcpStream, process::Command, time::Duration};
 
 use crate::{
-    Error,
+    Certificate, Error,
     folder::Temporary,
     packages,
     process::{self, Guarded, Signal},
@@ -29,16 +29,36 @@ pub struct RabbitMq {
 impl RabbitMq {
     /// Starts one, which takes some seconds.
     pub fn start() -> Result<Self, Error> {
+        Self::start_in(Temporary::new("rabbitmq")?, "")
+    }
+
+    /// One that speaks TLS as well: at this port, with this certificate.
+    pub fn start_with_tls() -> Result<(Self, u16, Certificate), Error> {
+        let (folder, port) = (Temporary::new("rabbitmq")?, process::free_port()?);
+        let certificate = Certificate::create(folder.path(), Certificate::LOCAL)?;
+        let Certificate { root, file, key } = &certificate;
+        let settings = format!(
+            "listeners.ssl.1 = 127.0.0.1:{port}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\n\
+             ssl_options.keyfile = {}\nssl_options.verify = verify_none\nssl_options.fail_if_no_peer_cert = false\n",
+            root.display(),
+            file.display(),
+            key.display()
+        );
+        Ok((Self::start_in(folder, &settings)?, port, certificate))
+    }
+
+    fn start_in(folder: Temporary, more: &str) -> Result<Self, Error> {
         packages::ensure(&["rabbitmq-server"])?;
-        let (folder, mapper_folder) = (Temporary::new("rabbitmq")?, Temporary::new("epmd")?);
+        let mapper_folder = Temporary::new("epmd")?;
         let (port, mapper_port, node_port) = (process::free_port()?, process::free_port()?, process::free_port()?);
         let mut mapper = Command::new("epmd");
         mapper.args(["-address", "127.0.0.1", "-port"]).arg(mapper_port.to_string());
         let ready = || TcpStream::connect_timeout(&process::local(mapper_port), Duration::from_secs(1)).is_ok();
         let mapper = Guarded::start(&mapper, mapper_folder.path(), Signal::Kill, ready)?;
         let settings = folder.path().join("rabbitmq.conf");
-        let text =
-            format!("listeners.tcp.1 = 127.0.0.1:{port}\nloopback_users = none\ndisk_free_limit.absolute = 50MB\n");
+        let text = format!(
+            "listeners.tcp.1 = 127.0.0.1:{port}\nloopback_users = none\ndisk_free_limit.absolute = 50MB\n{more}"
+        );
         fs::write(&settings, text).map_err(Error::of("write", &settings))?;
         let mut broker =
             Self { server: None, _mapper: mapper, folder, _mapper_folder: mapper_folder, port, mapper_port, node_port };
