@@ -313,7 +313,7 @@ async fn a_user_who_holds_every_pooled_connection_does_not_starve_the_renewal(se
     let lease = Duration::from_secs(2);
     let (deliver, mut delivered) = tokio::sync::mpsc::unbounded_channel();
     let engine = pillarbox_core::Outbox::multi_node(Options::new().from_pool(pool).unwrap())
-        .route("a", move |delivery: pillarbox_core::Delivery| {
+        .route("a", move |delivery: Delivery| {
             let _ = deliver.send(delivery.seq());
             async {}
         })
@@ -340,7 +340,7 @@ async fn a_user_who_holds_every_pooled_connection_does_not_starve_the_renewal(se
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     // And what others write is delivered meanwhile.
-    outbox.write([pillarbox_core::Event::builder("a").json(&1)]).await;
+    outbox.write([Event::builder("a").json(&1)]).await;
     delivered.recv().await.unwrap();
     drop(held);
     engine.shutdown().await;
