@@ -155,7 +155,7 @@ impl Connection {
             let _ = ring::default_provider().install_default();
         }
         let (sender, news) = watch::channel(News::default());
-        let sender = std::sync::Arc::new(sender);
+        let sender = Arc::new(sender);
         let options = self.login().await?.event_callback(move |event| {
             sender.send_modify(|news| news.take(event));
             std::future::ready(())

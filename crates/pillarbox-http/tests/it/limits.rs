@@ -13,7 +13,7 @@ use pillarbox_testkit::MemoryStore;
 
 use crate::receiver::Receiver;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_receiver_that_limits_its_rate_gets_everything_and_no_event_is_given_up() {
