@@ -26,6 +26,10 @@ const FULL: Duration = Duration::from_millis(10);
 /// librdkafka looks for messages whose time is over once a second; after this time more it has forgotten one.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// So long a close waits for what is under way. It is nobody's any more: whoever waited has gone, and sends it again. What is
+/// left then is thrown away with the producer, so that it does not come late, after what follows on it.
+const GOODBYE: Duration = Duration::from_secs(1);
+
 /// Kafka, by an idempotent producer. Made by [`Options::open`](crate::Options::open).
 pub struct KafkaSink {
     connection: Connection,
@@ -171,7 +175,7 @@ impl Sink for KafkaSink {
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let Some(producer) = self.connection.close() else { return };
-            let within = self.answer_within;
+            let within = self.answer_within.min(GOODBYE);
             let flushed = spawn_blocking(move || producer.flush(within)).await;
             if !matches!(flushed, Ok(Ok(()))) {
                 tracing::warn!("the Kafka producer was closed with messages under way");

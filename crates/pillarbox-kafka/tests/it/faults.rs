@@ -214,3 +214,17 @@ async fn nothing_confirmed_is_lost_when_brokers_come_and_go() {
     let arrived: BTreeSet<_> = cluster.ids().into_iter().collect();
     assert!(confirmed.is_subset(&arrived), "{} are lost", confirmed.difference(&arrived).count());
 }
+
+/// A stop has its limit, and a broker that says nothing must not use it up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_close_does_not_wait_for_brokers_that_say_nothing() {
+    let cluster = Cluster::start(1, 1);
+    let sink = cluster.options().answer_within(Duration::from_mins(1)).open().unwrap();
+    send(&sink, &cluster.message()).await.unwrap();
+    cluster.with(|mock| mock.broker_round_trip_time(-1, Duration::from_mins(1)).unwrap());
+    let message = cluster.message();
+    tokio::time::timeout(Duration::from_millis(200), send(&sink, &message)).await.unwrap_err();
+    let begun = std::time::Instant::now();
+    sink.close().await;
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
