@@ -14,6 +14,7 @@ fn mistakes_are_told_in_words_that_help() {
     let cases = trybuild::TestCases::new();
     cases.compile_fail("tests/ui/wrong_transaction.rs");
     if cfg!(feature = "postgres") {
+        cases.compile_fail("tests/ui/wrong_transaction_of_another.rs");
         cases.compile_fail("tests/ui/wrong_transaction_postgres.rs");
     }
 }

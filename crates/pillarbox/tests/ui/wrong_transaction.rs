@@ -6,10 +6,6 @@ fn event() -> Event {
     Event::builder("OrderPlaced").json(&7).build().unwrap()
 }
 
-async fn of_postgres(outbox: Outbox<SqliteStore>, mut tx: sqlx::Transaction<'static, sqlx::Postgres>) {
-    outbox.write(&mut tx, event()).await.unwrap().confirm();
-}
-
 async fn a_pool(outbox: Outbox<SqliteStore>, mut pool: sqlx::SqlitePool) {
     outbox.write(&mut pool, event()).await.unwrap().confirm();
 }
