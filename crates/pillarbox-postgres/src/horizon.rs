@@ -135,6 +135,11 @@ impl Track {
         self.open.iter().copied().filter(|open| open.floor < self.seq).collect()
     }
 
+    /// Whether the numbers have been set back since: what was passed says nothing of those that come now.
+    pub(crate) fn is_ahead_of(&self, horizon: &Horizon) -> bool {
+        horizon.numbers < self.numbers
+    }
+
     /// Moves on after a pass.
     pub(crate) fn advance(&mut self, horizon: &Horizon, reach: Reach) {
         let mut open = Vec::new();

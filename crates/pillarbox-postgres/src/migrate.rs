@@ -56,10 +56,12 @@ const FOUND_HOME: &str =
 /// Null of a table of the same name that another has made.
 pub(crate) const PRESENT: &str = "select max(version) from {schema} where pg_typeof(version) = 'bigint'::regtype";
 
-/// The grant that is missing, if one is; the schema of the tables, and the first of the search path.
+/// The grant that is missing, if one is; what undoes a cache of numbers, which other sessions would pass; the schema of the tables, and the first of the search path.
 const PLACE: &str = "select case when has_table_privilege('{event}', 'update, delete')
             and not has_sequence_privilege(pg_class.oid, 'usage, select')
             then format('grant usage on sequence %I.%I to %I', nspname, relname, current_user) end,
+        case when (select seqcache from pg_sequence where seqrelid = pg_class.oid) > 1
+            then format('alter sequence %I.%I cache 1', nspname, relname) end,
         nspname::text, current_schema()::text
     from pg_class join pg_namespace on pg_namespace.oid = relnamespace
     where pg_class.oid = '{event}_seq_seq'::regclass";
@@ -148,14 +150,24 @@ impl PostgresStore {
         let mut entered = self.0.settles.enter().await?;
         let connection = entered.begin_reading().await.map_err(error::of)?;
         let row = sqlx::query(self.0.names.statement(PLACE)).persistent(false).fetch_one(connection).await;
-        let (grant, schema, first): (Option<String>, String, Option<String>) =
-            row.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))).map_err(error::of)?;
+        let (grant, alter, schema, first): (Option<String>, Option<String>, String, Option<String>) = row
+            .and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?)))
+            .map_err(error::of)?;
         entered.end_reading().await.map_err(error::of)?;
         entered.leave();
         if let Some(grant) = grant {
             return Err(StoreError::new(
                 StoreErrorKind::Rejected,
                 format!("the role may not see how far the numbers of the events have come: run `{grant}`"),
+            ));
+        }
+        if let Some(alter) = alter {
+            return Err(StoreError::new(
+                StoreErrorKind::Rejected,
+                format!(
+                    "sessions keep numbers of the events for later (the sequence has a cache), and such events would be passed \
+                     over: run `{alter}`"
+                ),
             ));
         }
         if migrating && self.schema().is_none() && first.as_ref().is_some_and(|first| *first != schema) {

@@ -17,7 +17,7 @@ use futures_util::TryStreamExt as _;
 use pillarbox_core::domain::{Key, Lease, Partition, PartitionSet, Seq, Timestamp};
 use pillarbox_core::port::{
     Batch, BoxFuture, Candidate, Due, Hold, HoldKind, Page, Pick, ReadStore, Recall, Row, Scan, Settled, StoreError,
-    Taken,
+    StoreErrorKind, Taken,
 };
 use sqlx::{
     PgConnection, Postgres, Row as _,
@@ -256,6 +256,15 @@ impl ReadStore for PostgresStore {
     }
 }
 
+/// Who has seen higher ones would pass over those that are given out from here on.
+fn numbers_went_back() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Rewound,
+        "the numbers of the events begin anew: the table was emptied by `truncate ... restart identity`, or its sequence was set \
+         back",
+    )
+}
+
 /// What a pass read: the rows in ascending order.
 struct Pass {
     horizon: Horizon,
@@ -368,6 +377,9 @@ impl PostgresStore {
         }
         let pass = Pass::of(query, self.begin_reading(entered).await?).await.map_err(error::of)?;
         entered.end_reading().await.map_err(error::of)?;
+        if track.is_ahead_of(&pass.horizon) {
+            return Err(numbers_went_back());
+        }
         Ok(pass)
     }
 }

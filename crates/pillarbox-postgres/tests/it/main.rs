@@ -11,6 +11,7 @@ mod fence;
 mod kept;
 mod late;
 mod migrate;
+mod numbers;
 mod private;
 mod rights;
 mod runs;
