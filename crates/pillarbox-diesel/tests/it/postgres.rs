@@ -36,8 +36,8 @@ impl Bed {
         AsyncPgConnection::establish(&self.database.url()).await.unwrap()
     }
 
-    async fn sql(&self, statement: &str) -> String {
-        self.database.run(statement).unwrap()
+    fn sql(&self, statement: &str) -> std::future::Ready<String> {
+        std::future::ready(self.database.run(statement).unwrap())
     }
 }
 

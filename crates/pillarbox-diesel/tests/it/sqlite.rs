@@ -75,10 +75,12 @@ async fn a_transaction_is_begun_to_write_and_one_that_is_not_may_fail() {
     let late = early.transaction(async |early| {
         diesel::sql_query("select * from orders").execute(early).await?;
         pillarbox_diesel::transaction(&mut other, async |mut tx| {
-            Ok::<_, Ended>(outbox.write(&mut tx, placed()).await?.confirm())
+            outbox.write(&mut tx, placed()).await?.confirm();
+            Ok::<_, Ended>(())
         })
         .await?;
-        Ok::<_, Ended>(outbox.write(&mut Diesel::new(early)?, placed()).await?.confirm())
+        outbox.write(&mut Diesel::new(early)?, placed()).await?.confirm();
+        Ok::<_, Ended>(())
     });
     let Err(Ended::Write(pillarbox_core::engine::WriteError::Store(refused))) = late.await else {
         panic!("written upon an old snapshot")
@@ -91,7 +93,8 @@ async fn a_transaction_is_begun_to_write_and_one_that_is_not_may_fail() {
         other.batch_execute("pragma busy_timeout = 0").await?;
         let others = other.batch_execute("insert into orders (id) values ('o')").await;
         assert!(others.unwrap_err().to_string().contains("locked"));
-        Ok::<_, Ended>(outbox.write(&mut tx, placed()).await?.confirm())
+        outbox.write(&mut tx, placed()).await?.confirm();
+        Ok::<_, Ended>(())
     })
     .await
     .unwrap();

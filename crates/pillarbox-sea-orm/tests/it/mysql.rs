@@ -41,7 +41,7 @@ macro_rules! place {
     };
 }
 
-mod mariadb {
+mod on_mariadb {
     use super::*;
     use crate::Bed;
 
@@ -50,7 +50,7 @@ mod mariadb {
 }
 
 /// MySQL can't always be had: without it these cases do nothing, and say so.
-mod mysql {
+mod on_mysql {
     use super::*;
     use crate::Bed;
 
