@@ -167,8 +167,7 @@ async fn taken_before(call: &Call, found: &Found) -> Result<Taken, Problem> {
 
 /// By its number where its id is none of ours.
 fn id(call: &Call) -> Result<EventRef, Problem> {
-    let number = "event of this id; one whose id was written by others is named by its number, the column seq:";
-    call.id().parse().map_err(|_| Problem::not_found(number, call.id()))
+    call.id().parse().map_err(|_| Problem::no_event(call.id()))
 }
 
 fn done(call: &Call, action: &'static str) -> axum::response::Response {

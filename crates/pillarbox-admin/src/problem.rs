@@ -96,6 +96,13 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "not-found", "there is no such thing", detail)
     }
 
+    /// For an id that is none of ours.
+    pub(crate) fn no_event(id: &str) -> Self {
+        let mut problem = Self::not_found("event", id);
+        problem.0.detail.push_str("; one whose id others have written is named by its number, the column seq");
+        problem
+    }
+
     pub(crate) fn conflict(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, "wrong-state", "it is not in the right state", detail)
     }

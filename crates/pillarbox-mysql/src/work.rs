@@ -23,7 +23,7 @@ use crate::{
 const BEGIN: &str = "set session transaction isolation level read committed; \
      set session time_zone = coalesce(@pillarbox_zone, @@session.time_zone), session wait_timeout = default \
      /*M!100600 , session idle_transaction_timeout = default */; \
-     start transaction; savepoint pillarbox_work";
+     start transaction; savepoint pillarbox; savepoint pillarbox_work";
 /// Fails if the server has rolled the transaction back, as it does after a deadlock, and the handler did not mind.
 const KEEP: &str = "release savepoint pillarbox_work; savepoint pillarbox_work";
 const UNDO: &str = "rollback to savepoint pillarbox_work";

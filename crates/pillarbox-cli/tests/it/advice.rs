@@ -16,7 +16,7 @@ fn what_is_refused_before_anything_is_opened_is_not_blamed_on_the_login() {
     for (arguments, word) in [
         (&["--db", here, "--prefix", "x; y"][..], "table prefix"),
         (&["--db", here, "--schema", "x; y"], "schema \"x; y\" is refused"),
-        (&["--db", &format!("{here}?pillarbox_pooler=statement")], "`transaction` or `session`"),
+        (&["--db", &format!("{here}?pillarbox_pooler=statement")], "neither `transaction` nor `session`"),
         (&["--db", "mysql://me:secret@127.0.0.1:1"], "names no database"),
         (&["--db", "mysql://me:secret@127.0.0.1:1/shop", "--prefix", "x; y"], "table prefix"),
         (&["--db", "sqlite:/no/such/folder/shop.db", "--prefix", "x; y"], "table prefix"),

@@ -35,8 +35,8 @@ macro_rules! server {
                 AsyncMysqlConnection::establish(&self.database.url()).await.unwrap()
             }
 
-            async fn sql(&self, statement: &str) -> String {
-                self.database.run(statement).unwrap()
+            fn sql(&self, statement: &str) -> std::future::Ready<String> {
+                std::future::ready(self.database.run(statement).unwrap())
             }
         }
 
@@ -45,7 +45,7 @@ macro_rules! server {
     };
 }
 
-mod mariadb {
+mod on_mariadb {
     use super::*;
 
     server!(Shared::MariaDb);
@@ -53,7 +53,11 @@ mod mariadb {
 }
 
 /// MySQL can't always be had: without it these cases do nothing, and say so.
+<<<<<<< HEAD
 mod oracle {
+=======
+mod on_mysql {
+>>>>>>> w-drv
     use super::*;
 
     server!(Shared::MySql);

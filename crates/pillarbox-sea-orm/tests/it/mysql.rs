@@ -41,7 +41,7 @@ macro_rules! place {
     };
 }
 
-mod mariadb {
+mod on_mariadb {
     use super::*;
     use crate::Bed;
 
@@ -50,7 +50,11 @@ mod mariadb {
 }
 
 /// MySQL can't always be had: without it these cases do nothing, and say so.
+<<<<<<< HEAD
 mod oracle {
+=======
+mod on_mysql {
+>>>>>>> w-drv
     use super::*;
     use crate::Bed;
 
