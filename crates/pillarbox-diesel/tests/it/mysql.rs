@@ -53,11 +53,7 @@ mod on_mariadb {
 }
 
 /// MySQL can't always be had: without it these cases do nothing, and say so.
-<<<<<<< HEAD
-mod oracle {
-=======
 mod on_mysql {
->>>>>>> w-drv
     use super::*;
 
     server!(Shared::MySql);

@@ -36,14 +36,8 @@ impl Bed {
         AsyncPgConnection::establish(&self.database.url()).await.unwrap()
     }
 
-<<<<<<< HEAD
-    #[expect(clippy::unused_async, reason = "on SQLite it waits")]
-    async fn sql(&self, statement: &str) -> String {
-        self.database.run(statement).unwrap()
-=======
     fn sql(&self, statement: &str) -> std::future::Ready<String> {
         std::future::ready(self.database.run(statement).unwrap())
->>>>>>> w-drv
     }
 }
 
