@@ -17,7 +17,7 @@ use crate::{
 const BOOK: &str = "docs/book/src";
 /// Where the chapters are taken for doctests.
 const DOCTESTS: &str = "crates/pillarbox/src/lib.rs";
-const LANGUAGES: [&str; 8] = ["console", "json", "rust", "sh", "sql", "text", "toml", "yaml"];
+const LANGUAGES: [&str; 9] = ["console", "json", "python", "rust", "sh", "sql", "text", "toml", "yaml"];
 
 /// Checks the pages, and builds the book where that is possible.
 pub(crate) fn run() -> Result<(), Failed> {
