@@ -233,6 +233,11 @@ impl RetryPolicy {
         Duration::try_from_secs_f64(seconds).map_or(self.max_delay, |delay| delay.min(self.max_delay))
     }
 
+    /// The default policy with the limit of this one, for when this one can't be asked.
+    pub(crate) fn replaced(&self) -> Self {
+        Self::default().max_attempts(self.max_attempts)
+    }
+
     /// Whether this many failures are the last.
     pub fn is_exhausted(&self, failures: u32) -> bool {
         failures >= self.max_attempts

@@ -154,13 +154,14 @@ impl HandlerError {
     #[must_use]
     pub fn unavailable(mut self) -> Self {
         self.retry = Retry::Unavailable;
+        self.wish = self.wish.min(LONGEST_WISH);
         self
     }
 
     /// The same, and what is down has said when to come back: it is not tried before, for an hour at the most.
     #[must_use]
     pub fn unavailable_for(mut self, span: Duration) -> Self {
-        self.wish = span.min(LONGEST_WISH);
+        self.wish = span;
         self.unavailable()
     }
 
@@ -499,6 +500,14 @@ mod tests {
         ];
         for (attempts, result, verdict) in cases {
             assert_eq!(decide(&policy(), attempts, &result, 0.5), verdict, "{attempts} {result:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_left_alone_for_longer_than_an_hour_however_it_is_asked_for() {
+        let day = Duration::from_hours(24);
+        for error in [boom().unavailable_for(day), boom().retry_not_before(day).unavailable()] {
+            assert_eq!(Failure::Error(error).wish(), LONGEST_WISH);
         }
     }
 

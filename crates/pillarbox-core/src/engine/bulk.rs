@@ -127,7 +127,7 @@ impl<'a> Bulk<'a> {
                     seqs.len() as u64
                 } else {
                     sleep_until(next_at).await;
-                    change(self.dead, action, &seqs, actor).await?
+                    change(self.dead, action, seqs, actor).await?
                 };
                 done.changed += changed;
                 if let Some(rate) = self.per_second {
@@ -148,10 +148,10 @@ impl<'a> Bulk<'a> {
     }
 }
 
-async fn change(dead: Dead<'_>, action: Act, seqs: &[Seq], actor: &Actor) -> Result<u64, OutboxError> {
+async fn change(dead: Dead<'_>, action: Act, seqs: Vec<Seq>, actor: &Actor) -> Result<u64, OutboxError> {
     let changed = match action {
-        Act::Replay => dead.store.replay(seqs, actor).await?,
-        Act::Discard => dead.store.discard(seqs, actor).await?,
+        Act::Replay => dead.replay_these(seqs, actor).await?,
+        Act::Discard => dead.discard_these(seqs, actor).await?,
     };
     dead.wake();
     Ok(changed.len() as u64)

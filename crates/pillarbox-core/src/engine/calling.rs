@@ -167,8 +167,7 @@ impl<'a> Calling<'a> {
         let decided = sound(|| decide(self.policy(registered), attempts, result, random));
         decided.unwrap_or_else(|panic| {
             tracing::error!(event_id = %delivery.event().id(), handler = %registered.id, %panic, "the retry policy has panicked: the default policy decides in its place");
-            // The policy was asked, so its limit is not reached, and is not this one's to set.
-            match decide(&RetryPolicy::default().max_attempts(u32::MAX), attempts, result, random) {
+            match decide(&self.policy(registered).replaced(), attempts, result, random) {
                 Verdict::Retry { attempts, after, error } => {
                     let error = both(&error, &format!("then the retry policy failed: {panic}"));
                     Verdict::Retry { attempts, after, error }
@@ -190,8 +189,18 @@ pub(crate) fn sound<T>(call: impl FnOnce() -> T) -> Result<T, Failure> {
 
 /// Runs a future to its end or to its panic, also if what it holds panics when it is dropped at its end.
 pub(crate) async fn caught<T>(future: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send>> {
-    let ended = AssertUnwindSafe(async { AssertUnwindSafe(future).catch_unwind().await }).catch_unwind().await;
-    ended.and_then(|ended| ended)
+    // Held once, and not in one frame after another: every delivery goes through here.
+    let mut slot = pin!(Some(future));
+    let ended = poll_fn(|context| {
+        let poll = || slot.as_mut().as_pin_mut().map_or(Poll::Pending, |future| future.poll(context));
+        match catch_unwind(AssertUnwindSafe(poll)) {
+            Ok(polled) => polled.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    })
+    .await;
+    let dropped = catch_unwind(AssertUnwindSafe(|| slot.set(None)));
+    ended.and_then(|ended| dropped.map(|()| ended))
 }
 
 /// Runs user code: its errors, its panics (also while it makes its future, and while that is dropped) and its timeout are

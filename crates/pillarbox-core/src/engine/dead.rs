@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{bulk::Bulk, error::OutboxError, shared::Shared};
 use crate::{
     domain::{Event, EventError, EventId, Payload, Seq, Status},
-    port::{Actor, Found, Listing, Query, Store},
+    port::{Actor, BoxFuture, Found, Listing, Query, Store, StoreError},
 };
 
 /// The dead events of an outbox: list, count, replay, skip, edit, discard.
@@ -18,7 +18,7 @@ use crate::{
 /// let ada = Actor::new("ada").because("the carrier is back");
 /// for found in outbox.dead().list(&Query::default(), None, 20).await?.events {
 ///     println!("{} died after {} attempts: {:?}", found.id, found.attempts, found.last_error);
-///     outbox.dead().replay(found.id.parse()?, &ada).await?;
+///     outbox.dead().replay(found.seq, &ada).await?;
 /// }
 /// # Ok(()) }
 /// ```
@@ -54,7 +54,7 @@ impl<'a> Dead<'a> {
     pub async fn replay(&self, event: impl Into<EventRef>, actor: &Actor) -> Result<(), OutboxError> {
         let event = event.into();
         let found = self.find(event, "replayed").await?;
-        let changed = self.store.replay(&[found.seq], actor).await?;
+        let changed = self.replay_these(vec![found.seq], actor).await?;
         self.changed(event, &changed, "replayed").await
     }
 
@@ -62,7 +62,7 @@ impl<'a> Dead<'a> {
     pub async fn discard(&self, event: impl Into<EventRef>, actor: &Actor) -> Result<(), OutboxError> {
         let event = event.into();
         let found = self.find(event, "discarded").await?;
-        let changed = self.store.discard(&[found.seq], actor).await?;
+        let changed = self.discard_these(vec![found.seq], actor).await?;
         self.changed(event, &changed, "discarded").await
     }
 
@@ -73,7 +73,8 @@ impl<'a> Dead<'a> {
         if !found.holds_key {
             return Err(OutboxError::HoldsNothing(event.to_string()));
         }
-        let changed = self.store.skip(&[found.seq], actor).await?;
+        let (seq, by) = (found.seq, actor.clone());
+        let changed = self.act(move |store| Box::pin(async move { store.skip(&[seq], &by).await })).await?;
         self.changed(event, &changed, "skipped").await
     }
 
@@ -83,8 +84,10 @@ impl<'a> Dead<'a> {
         let event = event.into();
         let found = self.find(event, "edited").await?;
         check(&found, &payload)?;
-        let seqs = if self.store.edit(found.seq, &payload, actor).await? { vec![found.seq] } else { Vec::new() };
-        self.changed(event, &seqs, "edited").await
+        let (seq, by) = (found.seq, actor.clone());
+        let edited = self.act(move |store| Box::pin(async move { store.edit(seq, &payload, &by).await })).await?;
+        let seqs: &[Seq] = if edited { &[seq] } else { &[] };
+        self.changed(event, seqs, "edited").await
     }
 
     /// Replays all dead events that match, oldest first, at most `per_second` of them a second (`None`: as
@@ -111,6 +114,26 @@ impl<'a> Dead<'a> {
     /// without effect.
     pub fn all(&self, query: &Query) -> Bulk<'a> {
         Bulk::new(*self, only_dead(query))
+    }
+
+    pub(super) async fn replay_these(&self, seqs: Vec<Seq>, actor: &Actor) -> Result<Vec<Seq>, OutboxError> {
+        let by = actor.clone();
+        self.act(move |store| Box::pin(async move { store.replay(&seqs, &by).await })).await
+    }
+
+    pub(super) async fn discard_these(&self, seqs: Vec<Seq>, actor: &Actor) -> Result<Vec<Seq>, OutboxError> {
+        let by = actor.clone();
+        self.act(move |store| Box::pin(async move { store.discard(&seqs, &by).await })).await
+    }
+
+    /// Makes a change where the node settles: as there, a renewal of the lease may have to wait for it.
+    async fn act<T: Send + 'static>(
+        &self,
+        change: impl for<'s> FnOnce(&'s dyn Store) -> BoxFuture<'s, Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, OutboxError> {
+        let Some(shared) = self.shared else { return Ok(change(self.store).await?) };
+        let store = shared.store.clone();
+        Ok(shared.apart(async move { change(&*store).await }).await?)
     }
 
     async fn find(&self, event: EventRef, action: &'static str) -> Result<Found, OutboxError> {

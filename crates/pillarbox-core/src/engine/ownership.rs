@@ -1,6 +1,6 @@
 //! Ownership: the node's lease, and the partitions it owns.
 //!
-//! One task, on a thread of its own unless a test wants it otherwise, joins, renews, expels nodes whose
+//! One task, on a thread apart from the handlers' unless a test wants it otherwise, joins, renews, expels nodes whose
 //! lease has lapsed, takes what is free and gives up what is too much. It counts its own deadline from
 //! before it sent the renewal, and drops everything when that is reached, whatever the database does.
 //!
@@ -41,6 +41,7 @@
 //! Of a store that may give numbers out again after a crash, calls under a lease of before fail as
 //! [`Rewound`](StoreErrorKind::Rewound), whoever of the node's loops makes the first. The node forgets everything and joins
 //! anew, as after a lapse, and goes on from what is stored. What was running is delivered once more, and no attempt counts.
+//! If that comes again and again, it waits longer and longer in between.
 //!
 //! # When the lease is ended before its time
 //! Mostly that is a process that has joined under the same name: the same service, started again before this process was

@@ -9,11 +9,15 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Duration, Instant},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     apart::Apart,
+    backoff::Backoff,
     calling::Calling,
     flight::{Confirmed, Flight, Signals},
     handler::Routes,
@@ -27,6 +31,32 @@ use crate::{
     observe::Meters,
     port::{Clock, Released, Store, StoreError, StoreErrorKind},
 };
+
+/// A lease that was void is forgotten after this time: the next one is the first again.
+const CALM: Duration = Duration::from_mins(1);
+
+/// Leases that were void although nobody had ended them. After the first the node joins again at once, for the cause is over;
+/// if it is not, each round would deliver anew what the one before could not settle, so it waits longer and longer.
+#[derive(Debug)]
+struct Voids {
+    last: Option<Instant>,
+    pause: Backoff,
+}
+
+impl Voids {
+    fn new() -> Self {
+        Self { last: None, pause: Backoff::new(Duration::from_millis(50), Duration::from_secs(5)) }
+    }
+
+    /// How long to stand back after another one.
+    fn another(&mut self, now: Instant) -> Duration {
+        if self.last.replace(now).is_none_or(|last| now.saturating_duration_since(last) > CALM) {
+            self.pause.reset();
+            return Duration::ZERO;
+        }
+        self.pause.next()
+    }
+}
 
 /// The node: its store, its memory, and the bells of its tasks.
 pub(crate) struct Shared {
@@ -55,8 +85,9 @@ pub(crate) struct Shared {
     pub(crate) evicted: Notify,
     /// Another process has told the nodes to look around.
     pub(crate) look_around: AtomicBool,
-    /// The lease was ended before its time: the node joins no sooner.
+    /// The lease was ended before its time, or was void again and again: the node joins no sooner.
     pub(crate) stand_back_until: Mutex<Option<Instant>>,
+    voids: Mutex<Voids>,
     /// The outbox shuts down: everything is given up, and nothing taken.
     pub(crate) departing: AtomicBool,
     /// What was given up for good, and could not be released yet.
@@ -106,6 +137,7 @@ impl Shared {
             evicted: Notify::new(),
             look_around: AtomicBool::new(false),
             stand_back_until: Mutex::default(),
+            voids: Mutex::new(Voids::new()),
             departing: AtomicBool::new(false),
             unreleased: Mutex::default(),
             hints: Notify::new(),
@@ -186,7 +218,7 @@ impl Shared {
     }
 
     /// A call under a lease has failed. Most errors say nothing of the lease; if the database was rewound it is void, and
-    /// nobody has ended it: the node joins anew at once.
+    /// nobody has ended it: the node joins anew, the first time at once.
     pub(crate) fn notice(&self, lease: &Lease, error: &StoreError) {
         if error.kind() == StoreErrorKind::Rewound {
             self.end_lease(lease, "the database server has crashed or was restarted, and the node joins anew", false);
@@ -215,8 +247,13 @@ impl Shared {
             }
             let now = Instant::now();
             let ended = stands_back && flight.owned.deadline().is_some_and(|deadline| now < deadline);
-            if ended {
-                *self.stand_back_until.lock() = Some(now + self.settings.stale_after);
+            let wait = match (stands_back, ended) {
+                (true, true) => self.settings.stale_after,
+                (true, false) => Duration::ZERO,
+                (false, _) => self.voids.lock().another(now),
+            };
+            if !wait.is_zero() {
+                *self.stand_back_until.lock() = Some(now + wait);
             }
             // Behind one lock: between the two the node may join again, and what runs then is not to be dropped.
             (flight.lose_everything(), std::mem::take(&mut *self.session.lock()), ended)

@@ -24,7 +24,7 @@ const SOUND: Duration = Duration::from_mins(1);
 /// What a task has to do with the node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Works {
-    /// It reads there, at most.
+    /// It reads there, or leaves a word for the others: whatever it has left is sound.
     Beside,
     /// It changes it.
     OnMemory,

@@ -55,11 +55,8 @@ impl Worker {
                 let failure = Err(Failure::Panic(panic_text(&*panic)));
                 deliveries.iter().map(|delivery| self.calling().decide(registered, delivery, &failure)).collect()
             }
-            Ok(None) | Err(_) => {
-                // One is another node's to deliver; the others wait again, here.
-                self.interrupted(deliveries.iter().filter(|delivery| !self.shared.flight.lock().is_running(delivery)));
-                return self.take_back(jobs);
-            }
+            // One is another node's to deliver; the others wait again, here.
+            Ok(None) | Err(_) => return self.take_back(jobs),
         };
         let now = Instant::now();
         let ends = deliveries.iter().zip(judged).zip(begun).map(|((delivery, verdict), begun)| {

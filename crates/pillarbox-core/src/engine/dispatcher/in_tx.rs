@@ -33,7 +33,7 @@ use crate::{
     domain::{Delivery, Failure, HandlerError, Outcome, Seq},
     engine::{
         backoff::Backoff,
-        calling::{Judged, Told, caught, guard},
+        calling::{Judged, Told, caught, guard, panic_text},
         flight::Job,
         handler::{Progress, Registered, Runs, TxHandler},
         trace::{ended, inside},
@@ -235,10 +235,20 @@ impl Worker {
                 let work = open.lend();
                 span = self.shared.traces.delivery(&mut delivery, false);
                 let handle = || inside(&span, || handler.handle(work, delivery.clone()));
-                let answer = tokio::select! {
-                    biased;
-                    answer = guard(limit, handle) => answer,
-                    () = self.evicted(std::slice::from_ref(&delivery)) => return (None, Left::Void),
+                // In a frame of its own: who is cut off is dropped at its end, and that is users' code as well.
+                let answered = caught(async {
+                    tokio::select! {
+                        biased;
+                        answer = guard(limit, handle) => Some(answer),
+                        () = self.evicted(std::slice::from_ref(&delivery)) => None,
+                    }
+                });
+                let answer = match answered.await {
+                    Ok(Some(answer)) => answer,
+                    Err(panic) if self.are_running(std::slice::from_ref(&delivery)) => {
+                        Err(Failure::Panic(panic_text(&*panic)))
+                    }
+                    Ok(None) | Err(_) => return (None, Left::Void),
                 };
                 let told = ticket.map_or(Told::Nothing, |ticket| Told::By(ticket.end(&answer)));
                 let (result, left) = self.keep_or_undo(open, answer).await;

@@ -158,7 +158,7 @@ mod tests {
     use crate::{
         domain::{Epoch, Key},
         engine::settings::Settings,
-        port::Candidate,
+        port::{Candidate, Hold},
     };
 
     /// A node with all partitions that has read up to 10, is leaving partition 7, and has read on to 20.
@@ -216,6 +216,22 @@ mod tests {
         let head = Candidate { seq: Seq(14), partition, key: Some("k") };
         assert!(flight.wants(head, Instant::now()), "14 is the head now");
         assert!(flight.suspects.is_empty());
+    }
+
+    #[test]
+    fn the_head_of_a_key_that_went_on_by_itself_frees_it_until_the_table_shows_that() {
+        let (partition, key) = (Partition(7), Key::from("k"));
+        let taken = [Taken { partition, epoch: Epoch(1), mark: Seq(0), suspects: 0 }];
+        let hold = Hold { partition, key: key.clone(), kind: HoldKind::DeadHead, from: Seq(5) };
+        let mut flight = Flight::new(&Settings { on_dead_head: OnDeadHead::GoOn, ..Settings::default() });
+        flight.end_taking(taken.to_vec());
+        flight.activate(&taken, &Recall { holds: vec![hold], ..Recall::default() }, true, Instant::now());
+        assert!(flight.lanes.freed_by(&key, Seq(5)).is_some(), "the table shows the hold of the dead head");
+        let batch = flight.take_batch(Instant::now());
+        assert_eq!(batch.holds.len(), 2);
+        assert!(flight.lanes.freed_by(&key, Seq(5)).is_some(), "it is not known to be durable");
+        flight.settled(&batch, Instant::now());
+        assert!(flight.lanes.freed_by(&key, Seq(5)).is_none());
     }
 
     #[test]

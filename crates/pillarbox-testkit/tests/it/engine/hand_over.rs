@@ -1,18 +1,34 @@
 //! O5, O6, O7: partitions from hand to hand, in virtual time, with the default times, and with what only a script can
 //! bring about.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use pillarbox_core::{
-    domain::{Epoch, Key, NodeId, Partition, PartitionSet, Standing, Status},
-    port::{AdminStore, Joining, OwnStore},
+    Delivery, Event, Metadata, OutboxEvent as _,
+    domain::{Answer, Epoch, Key, NodeId, Outcome, Partition, PartitionSet, Standing, Status},
+    engine::{Handler, Work},
+    port::{AdminStore, BoxFuture, Joining, OwnStore},
 };
+use pillarbox_macros::OutboxEvent;
 use pillarbox_testkit::{Call, probe::Which};
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::{DOWN, Stage, UNKNOWN, event, keyed, pass, until, write};
+use super::{DOWN, Stage, Store, UNKNOWN, event, keyed, pass, until, write};
 
 const SECOND: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Serialize, Deserialize, OutboxEvent)]
+#[outbox(crate = pillarbox_core, key = key)]
+struct Shipped {
+    key: String,
+}
 
 /// All calls of a process hang from now on, as if it were paused or gone.
 fn silence(stage: &Stage) {
@@ -243,7 +259,7 @@ async fn a_node_that_stays_saturated_while_another_idles_gives_partitions_away()
     let mut owned = Vec::new();
     // 40 a second, of which the slow one can do 20 at the most, and wants half.
     let writer = pillarbox_core::Outbox::writer_only(stage.another_process().store).start().await.unwrap();
-    let work = || pillarbox_core::Event::builder("Work").json(&1);
+    let work = || Event::builder("Work").json(&1);
     write(&writer, (0..600).map(|_| work())).await;
     for _ in 0..600 {
         write(&writer, (0..50).map(|_| work())).await;
@@ -277,7 +293,7 @@ async fn a_saturated_node_gives_nothing_to_one_that_lacks_its_routes() {
     // The lower half stays with who was there first.
     let stays = |key: &String| Partition::of_key(&Key::from(key.as_str())).0 < 128;
     let keys = (0..9_000).map(|n| format!("k{n}")).filter(stays);
-    let work = |key: String| pillarbox_core::Event::builder("Work").key(key).json(&1);
+    let work = |key: String| Event::builder("Work").key(key).json(&1);
     let writer = pillarbox_core::Outbox::writer_only(stage.another_process().store).start().await.unwrap();
     write(&writer, keys.map(work)).await;
     pass(Duration::from_mins(1)).await;
@@ -286,6 +302,92 @@ async fn a_saturated_node_gives_nothing_to_one_that_lacks_its_routes() {
     assert!(Standing::read(&other.routes).idle);
     assert_eq!(weight(&stage, "able").await, Standing::FULL);
     tokio::join!(able.shutdown(), idle.shutdown());
+}
+
+/// Takes several at once, and the first time it does not come back.
+struct HangsOnce(Arc<AtomicUsize>);
+
+impl Handler for HangsOnce {
+    fn handle(&self, _: Delivery) -> BoxFuture<'_, Answer> {
+        Box::pin(async { Ok(Outcome::Done) })
+    }
+
+    fn at_once(&self) -> usize {
+        100
+    }
+
+    fn handle_all(&self, deliveries: Vec<Delivery>) -> BoxFuture<'_, Vec<Answer>> {
+        let first = self.0.fetch_add(1, Ordering::AcqRel) == 0;
+        Box::pin(async move {
+            if first {
+                std::future::pending::<()>().await;
+            }
+            deliveries.iter().map(|_| Ok(Outcome::Done)).collect()
+        })
+    }
+}
+
+/// O7, H8: of a batch that outlasts the graceful time, what is handed over is the other node's, and the rest waits again.
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_outlasts_the_graceful_time_does_not_keep_its_partitions() {
+    let stage = Stage::new();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let node = |stage: &Stage| {
+        let endless = stage.node().handler_timeout(Duration::MAX).workers(1);
+        endless.route("Together", HangsOnce(calls.clone()))
+    };
+    let ids = stage.write_cold((0..40).map(|n| Event::builder("Together").key(format!("k{n}")).json(&n))).await;
+    let one = node(&stage).start().await.unwrap();
+    until("the batch", || calls.load(Ordering::Acquire) == 1).await;
+    let two = node(&stage.another_process()).start().await.unwrap();
+    until("even shares", || (one.partitions_owned(), two.partitions_owned()) == (128, 128)).await;
+    stage.until_count(Status::Done, 40).await;
+    assert_eq!(stage.faults().calls(Call::Join), 1, "the lease was kept");
+    tokio::join!(one.shutdown(), two.shutdown());
+    for id in ids {
+        assert_eq!(stage.row(id).await.attempts, 0);
+    }
+}
+
+/// Panics when it is dropped.
+struct Sore;
+
+impl Drop for Sore {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "dropped");
+    }
+}
+
+/// O7, H9: a transactional handler that panics when it is cut off at a hand-over costs its node nothing more.
+#[tokio::test(start_paused = true)]
+async fn a_transactional_handler_that_panics_at_a_hand_over_costs_no_lease() {
+    let stage = Stage::new();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let node = |stage: &Stage| {
+        let runs = runs.clone();
+        let handler = move |_: Work<Store>, _: Shipped, _: Metadata| {
+            let first = runs.fetch_add(1, Ordering::AcqRel) == 0;
+            async move {
+                if first {
+                    let _sore = Sore;
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        stage.node().handler_timeout(Duration::MAX).workers(1).handle_in_tx(handler)
+    };
+    let one = node(&stage).start().await.unwrap();
+    // The upper half goes to who comes later.
+    let keys = (0..).map(|n| format!("k{n}"));
+    let key = keys.into_iter().find(|key| Partition::of_key(&Key::from(key.as_str())).0 >= 128).unwrap();
+    let ids = write(&one, [Shipped { key }.to_event()]).await;
+    until("the work", || runs.load(Ordering::Acquire) == 1).await;
+    let two = node(&stage.another_process()).start().await.unwrap();
+    until("even shares", || (one.partitions_owned(), two.partitions_owned()) == (128, 128)).await;
+    stage.until_count(Status::Done, 1).await;
+    assert_eq!(stage.faults().calls(Call::Join), 1, "the lease was kept");
+    assert_eq!(stage.row(ids[0]).await.attempts, 0);
+    tokio::join!(one.shutdown(), two.shutdown());
 }
 
 /// O6: of two deliveries of one event, the later has the higher token.

@@ -133,6 +133,24 @@ async fn a_node_whose_database_was_rewound_joins_anew_at_once() {
     }
 }
 
+/// A database that says so again and again is not joined, and nothing is delivered anew, as fast as it answers.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_database_is_rewound_again_and_again_waits_longer_and_longer() {
+    for call in [Call::Settle, Call::Renew] {
+        let stage = Stage::new();
+        let outbox = stage.node().start().await.unwrap();
+        stage.faults().fail(call, usize::MAX, StoreErrorKind::Rewound);
+        let ids = write(&outbox, [event(), keyed("k")]).await;
+        pass(Duration::from_mins(1)).await;
+        let joins = stage.faults().calls(Call::Join);
+        assert!((5..=30).contains(&joins), "{call:?}: {joins} in a minute");
+        stage.faults().clear();
+        stage.until_count(Status::Done, 2).await;
+        outbox.shutdown().await;
+        assert!(ids.iter().all(|id| stage.probe.log().is_done(*id)));
+    }
+}
+
 /// O7: the lease is renewed every 5 s.
 #[tokio::test(start_paused = true)]
 async fn the_lease_is_renewed_every_five_seconds() {

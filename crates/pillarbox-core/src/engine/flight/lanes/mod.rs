@@ -217,9 +217,14 @@ impl Lanes {
     }
 
     /// What must change with the success of a head that was dead and replayed, and holds its key: once it is done, its hold
-    /// could be removed by nobody. The followers are found from the head on, until the settler writes what is right.
+    /// could be removed by nobody. The followers are found from the head on, until the settler writes what is right. A key
+    /// that went on by itself is still held in the table, until that settle.
     pub(crate) fn freed_by(&self, key: &Key, seq: Seq) -> Option<[HoldChange; 2]> {
-        let lane = self.by_key.get(key).filter(|lane| lane.is_held_as(HoldKind::DeadHead))?;
+        let lane = self.by_key.get(key)?;
+        let went_on = lane.is_held_as(HoldKind::Overflow) && self.is_clearing(key);
+        if !went_on && !lane.is_held_as(HoldKind::DeadHead) {
+            return None;
+        }
         let (partition, from) = (lane.partition, Seq(seq.0 + 1));
         let follow = Hold { partition, key: key.clone(), kind: HoldKind::Overflow, from };
         Some([HoldChange::Clear { partition, key: key.clone() }, HoldChange::Set(follow)])
