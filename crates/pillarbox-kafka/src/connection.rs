@@ -12,7 +12,7 @@ use rdkafka::{
     config::RDKafkaLogLevel,
     error::{KafkaError, KafkaResult, RDKafkaErrorCode},
     message::DeliveryResult,
-    producer::{Producer as _, ProducerContext, ThreadedProducer},
+    producer::{BaseProducer, Producer as _, ProducerContext, ThreadedProducer},
 };
 use tokio::sync::oneshot;
 
@@ -59,6 +59,14 @@ impl Connection {
     fn kept(&self) -> MutexGuard<'_, Option<Arc<Producer>>> {
         self.producer.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a producer can be made of these settings: files are read, and logins are seen to be whole. It knows no brokers,
+/// and asks nobody.
+pub(crate) fn try_out(mut config: ClientConfig) -> Result<(), SinkError> {
+    config.remove("bootstrap.servers");
+    let producer: KafkaResult<BaseProducer> = config.create();
+    producer.map(drop).map_err(|error| error::of_trial(&error))
 }
 
 /// A producer whose end keeps nobody waiting.

@@ -51,6 +51,14 @@ pub(crate) fn of_creation(error: &KafkaError) -> SinkError {
     }
 }
 
+/// The same, before anybody is asked: it is the settings' fault.
+pub(crate) fn of_trial(error: &KafkaError) -> SinkError {
+    match error {
+        KafkaError::ClientConfig(..) => of_settings(error),
+        error => SinkError::rejected(format_args!("the properties do not make a Kafka producer: {error}")),
+    }
+}
+
 /// A setting that librdkafka does not take; without its value, which may be a password.
 pub(crate) fn of_settings(error: &KafkaError) -> SinkError {
     match error {

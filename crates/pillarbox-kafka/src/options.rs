@@ -4,12 +4,17 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use pillarbox_core::port::{SinkError, span};
 use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Visitor};
 
-use crate::{KafkaSink, KafkaSource, Subscription, connection::Connection, error};
+use crate::{
+    KafkaSink, KafkaSource, Subscription,
+    connection::{self, Connection},
+    error,
+};
 
 /// Room for key, headers and framing in what librdkafka takes as a message's size.
 const OVERHEAD: usize = 1024;
+const HAS_TLS: bool = cfg!(feature = "tls");
 
 /// Which brokers, and how. Prints no values of properties: passwords are among them.
 #[derive(Clone, Deserialize)]
@@ -27,21 +32,42 @@ fn answer_within() -> Duration {
 }
 
 /// As a file may have it; librdkafka knows texts only.
-#[derive(Clone, Deserialize)]
-#[serde(untagged)]
-enum Value {
-    Text(String),
-    Number(i64),
-    Flag(bool),
-}
+#[derive(Clone)]
+struct Value(String);
 
-impl fmt::Display for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(text) => f.write_str(text),
-            Self::Number(number) => number.fmt(f),
-            Self::Flag(flag) => flag.fmt(f),
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Scalar;
+
+        impl Visitor<'_> for Scalar {
+            type Value = Value;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text, a number, `true` or `false`")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+                Ok(Value(text.to_owned()))
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+                Ok(Value(number.to_string()))
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+                Ok(Value(number.to_string()))
+            }
+
+            fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
+                Ok(Value(number.to_string()))
+            }
+
+            fn visit_bool<E>(self, flag: bool) -> Result<Value, E> {
+                Ok(Value(flag.to_string()))
+            }
         }
+
+        from.deserialize_any(Scalar)
     }
 }
 
@@ -54,7 +80,7 @@ impl Options {
     /// A setting of librdkafka, such as `compression.type`, `linger.ms` or `sasl.username`.
     #[must_use]
     pub fn property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.properties.insert(name.into(), Value::Text(value.into()));
+        self.properties.insert(name.into(), Value(value.into()));
         self
     }
 
@@ -73,9 +99,8 @@ impl Options {
             return Err(SinkError::rejected("answer_within has to be between 100 ms and 5 min"));
         }
         let mut config = self.defaults();
-        for (name, value) in &self.properties {
-            let value = value.to_string();
-            if let Some(reason) = refusal(name, &value, self.answer_within).or_else(|| lack(name, &value)) {
+        for (name, Value(value)) in &self.properties {
+            if let Some(reason) = refusal(name, value, self.answer_within).or_else(|| lack(name, value, HAS_TLS)) {
                 return Err(SinkError::rejected(format_args!("the property {name} is refused: {reason}")));
             }
             config.set(name, value);
@@ -84,6 +109,7 @@ impl Options {
         let native = config.create_native_config().map_err(|error| error::of_settings(&error))?;
         let most = native.get("message.max.bytes").map_err(|error| error::of_settings(&error))?;
         let largest = most.parse().unwrap_or(1_000_000_usize).saturating_sub(OVERHEAD);
+        connection::try_out(config.clone())?;
         Ok(KafkaSink::new(Connection::new(config), self.brokers, self.answer_within, largest))
     }
 
@@ -114,7 +140,7 @@ impl Options {
             .set("api.version.request.timeout.ms", &request)
             .set("reconnect.backoff.max.ms", "1000")
             .set_log_level(RDKafkaLogLevel::Warning);
-        for (name, value) in &self.properties {
+        for (name, Value(value)) in &self.properties {
             let reason = match &**name {
                 "bootstrap.servers" | "metadata.broker.list" => Some("it is set by brokers"),
                 "group.id" => Some("it is set by the subscription's group"),
@@ -126,8 +152,7 @@ impl Options {
                 name if name.starts_with("test.mock.") => Some("messages would come from a cluster that is none"),
                 _ => None,
             };
-            let value = value.to_string();
-            if let Some(reason) = reason.or_else(|| lack(name, &value)) {
+            if let Some(reason) = reason.or_else(|| lack(name, value, HAS_TLS)) {
                 return Err(SinkError::rejected(format_args!("the property {name} is refused: {reason}")));
             }
             config.set(name, value);
@@ -221,8 +246,8 @@ fn refusal(name: &str, value: &str, answer_within: Duration) -> Option<&'static 
     }
 }
 
-/// What this build lacks for a setting, if it was made without TLS.
-fn lack(name: &str, value: &str) -> Option<&'static str> {
+/// What a build lacks for a setting, if it was made without TLS.
+fn lack(name: &str, value: &str, has_tls: bool) -> Option<&'static str> {
     let value = value.trim().to_ascii_lowercase();
     let needs_tls = match name {
         "security.protocol" => matches!(&*value, "ssl" | "sasl_ssl"),
@@ -231,7 +256,7 @@ fn lack(name: &str, value: &str) -> Option<&'static str> {
     };
     let words =
         "this build has no TLS: build it with the feature `tls` of pillarbox-kafka, which is `kafka-tls` of the relay";
-    (needs_tls && cfg!(not(feature = "tls"))).then_some(words)
+    (needs_tls && !has_tls).then_some(words)
 }
 
 #[cfg(test)]
@@ -303,14 +328,21 @@ mod tests {
         }
     }
 
+    // Both kinds of builds: all tests together are built with what one of them needs.
     #[test]
-    #[cfg(not(feature = "tls"))]
     fn what_needs_tls_is_refused_by_a_build_without_it() {
         for (name, value) in
             [("security.protocol", "ssl"), ("security.protocol", "SASL_SSL"), ("sasl.mechanism", "SCRAM-SHA-256")]
         {
-            let words = refused(Options::new("kafka:9092").property(name, value));
-            assert!(words.contains(name) && words.contains("kafka-tls"), "{words}");
+            assert!(lack(name, value, false).expect(name).contains("kafka-tls"));
+            assert_eq!(lack(name, value, true), None);
+            if !HAS_TLS {
+                let words = refused(Options::new("kafka:9092").property(name, value));
+                assert!(words.contains(name) && words.contains("kafka-tls"), "{words}");
+            }
+        }
+        for (name, value) in [("security.protocol", "sasl_plaintext"), ("sasl.mechanism", "PLAIN"), ("acks", "all")] {
+            assert_eq!(lack(name, value, false), None);
         }
     }
 
@@ -321,6 +353,18 @@ mod tests {
             let options = Options::new("kafka:9092").property("security.protocol", "sasl_ssl");
             let options = options.property("sasl.mechanism", mechanism);
             options.property("sasl.username", "shop").property("sasl.password", "pa55word").open().expect(mechanism);
+        }
+    }
+
+    #[test]
+    fn settings_that_do_not_go_together_are_refused_at_once() {
+        let options = || Options::new("kafka:9092").property("security.protocol", "sasl_plaintext");
+        let words = refused(options().property("sasl.mechanism", "PLAIN"));
+        assert!(words.contains("sasl.username"), "{words}");
+        if HAS_TLS {
+            let options = Options::new("kafka:9092").property("security.protocol", "ssl");
+            let words = refused(options.property("ssl.ca.location", "/nowhere/at/all.crt"));
+            assert!(words.contains("ssl.ca.location"), "{words}");
         }
     }
 
@@ -342,7 +386,8 @@ mod tests {
     #[test]
     fn a_file_has_the_same_names_and_no_others() {
         let json = r#"{"brokers": "kafka:9092", "answer_within": "3s",
-            "properties": {"linger.ms": 20, "socket.keepalive.enable": true, "message.max.bytes": "5000"}}"#;
+            "properties": {"linger.ms": 20, "socket.keepalive.enable": true, "message.max.bytes": "5000",
+                "queue.buffering.max.ms": 0.5}}"#;
         let options: Options = serde_json::from_str(json).expect("options");
         assert_eq!(options.answer_within, Duration::from_secs(3));
         assert_eq!(options.open().expect("a sink").abilities().largest, Some(5000 - OVERHEAD));

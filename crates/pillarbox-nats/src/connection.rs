@@ -1,7 +1,7 @@
 //! The connection: opened when it is first needed, and again after it was lost.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -12,14 +12,21 @@ use async_nats::{
     jetstream::{
         Context,
         context::{ContextBuilder, GetStreamErrorKind},
-        stream::{Config, Info, PersistenceMode, RetentionPolicy, StorageType},
+        stream::{Config, Info, PersistenceMode, RetentionPolicy, StorageType, Stream as Found},
     },
 };
+use futures_util::TryStreamExt as _;
 use pillarbox_core::port::SinkError;
 use rustls::crypto::{CryptoProvider, ring};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{Options, Stream, error};
+
+/// So long a stream with retention `interest` is believed to have readers.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+const UNREAD: &str = "has retention interest and no durable consumer: it would drop what it confirms when nobody is there to \
+                      read it; create one, or choose retention limits";
 
 pub(crate) struct Connection {
     servers: Vec<ServerAddr>,
@@ -44,8 +51,8 @@ pub(crate) struct Open {
     number: u64,
     pub(crate) jetstream: Context,
     pub(crate) news: watch::Receiver<News>,
-    // Streams that keep what they confirm, or of which nobody may know.
-    trusted: Arc<Mutex<HashSet<String>>>,
+    // Streams that keep what they confirm, or of which nobody may know; and until when, if that may change.
+    trusted: Arc<Mutex<HashMap<String, Option<Instant>>>>,
 }
 
 /// What the server said that is no answer to anything.
@@ -120,18 +127,44 @@ impl Connection {
     }
 
     /// Refuses a stream that has confirmed something, and does not keep it. Who does not tell is believed: for as long as
-    /// the connection lasts, if nobody is there to tell, and this time, if there was an error.
-    pub(crate) async fn look_at_confirmer(&self, open: &Open, stream: &str) -> Result<(), SinkError> {
+    /// the connection lasts, if nobody is there to tell, and this time, if there was an error. The answer: the stream, if it
+    /// keeps things for its readers alone.
+    pub(crate) async fn look_at_confirmer(&self, open: &Open, stream: &str) -> Result<Option<Found>, SinkError> {
         match open.jetstream.get_stream(stream).await {
-            Ok(found) => self.judge(found.cached_info())?,
+            Ok(found) => {
+                self.judge(found.cached_info())?;
+                if found.cached_info().config.retention == RetentionPolicy::Interest {
+                    return Ok(Some(found));
+                }
+            }
             Err(error) => {
                 tracing::debug!(stream, %error, "a stream does not tell how it is set up, and is believed");
                 if matches!(error.kind(), GetStreamErrorKind::JetStream(_)) {
-                    return Ok(());
+                    return Ok(None);
                 }
             }
         }
         open.trust(stream);
+        Ok(None)
+    }
+
+    /// Refuses a stream that keeps what it confirms for its readers alone, if none of those is to stay. They may go at any
+    /// time, so that it is believed for a moment.
+    pub(crate) async fn look_at_readers(&self, open: &Open, stream: &Found) -> Result<(), SinkError> {
+        let name = &stream.cached_info().config.name;
+        let mut consumers = stream.consumers();
+        loop {
+            match consumers.try_next().await {
+                Ok(Some(consumer)) if consumer.config.durable_name.is_none() => {}
+                Ok(Some(_)) => break,
+                Ok(None) => return Err(error::unreachable(&self.names, format_args!("stream {name} {UNREAD}"))),
+                Err(error) => {
+                    tracing::debug!(stream = name, %error, "a stream does not tell of its consumers, and is believed");
+                    break;
+                }
+            }
+        }
+        open.trust_until(name, Instant::now() + LOOK_AGAIN);
         Ok(())
     }
 
@@ -238,12 +271,20 @@ impl Open {
     }
 
     pub(crate) fn trusts(&self, stream: &str) -> bool {
-        self.trusted.lock().unwrap_or_else(PoisonError::into_inner).contains(stream)
+        self.trusted().get(stream).is_some_and(|until| until.is_none_or(|until| Instant::now() < until))
     }
 
     /// For as long as the connection lasts.
     pub(crate) fn trust(&self, stream: &str) {
-        self.trusted.lock().unwrap_or_else(PoisonError::into_inner).insert(stream.to_owned());
+        self.trusted().insert(stream.to_owned(), None);
+    }
+
+    fn trust_until(&self, stream: &str, time: Instant) {
+        self.trusted().insert(stream.to_owned(), Some(time));
+    }
+
+    fn trusted(&self) -> MutexGuard<'_, HashMap<String, Option<Instant>>> {
+        self.trusted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -302,10 +343,7 @@ fn judge(config: &Config, consumers: usize) -> Result<(), &'static str> {
         return Err("is a mirror: it takes messages of its origin only");
     }
     if config.retention == RetentionPolicy::Interest && consumers == 0 {
-        return Err(
-            "has retention interest and no consumer: it would drop what it confirms until there is one; create a durable \
-             consumer, or choose retention limits",
-        );
+        return Err(UNREAD);
     }
     Ok(())
 }
@@ -334,7 +372,7 @@ mod tests {
             (Config { persist_mode: Some(PersistenceMode::Async), ..ours() }, "not stored"),
             (Config { sealed: true, ..ours() }, "sealed"),
             (Config { mirror: Some(async_nats::jetstream::stream::Source::default()), ..ours() }, "mirror"),
-            (interest(), "no consumer"),
+            (interest(), "no durable consumer"),
         ] {
             assert!(judge(&config, 0).expect_err(reason).contains(reason));
         }

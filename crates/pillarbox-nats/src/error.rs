@@ -50,6 +50,9 @@ pub(crate) fn answer(servers: &str, subject: &str, error: &PublishError, is_lost
     }
 }
 
+/// What the server says of a stream that is full.
+const FULL: [&str; 2] = ["maximum messages exceeded", "maximum bytes exceeded"];
+
 /// What JetStream says.
 fn by_code(subject: &str, error: &jetstream::Error) -> SinkError {
     let words = format!("{subject}: {error}");
@@ -71,6 +74,8 @@ fn by_code(subject: &str, error: &jetstream::Error) -> SinkError {
         | ErrorCode::NO_ACCOUNT
         | ErrorCode::NO_LIMITS
         | ErrorCode::STREAM_TOO_MANY_REQUESTS => SinkError::unavailable(words),
+        // Full, with `discard new`: somebody has to make room, or to read. A subject that is full is another's affair.
+        ErrorCode::STREAM_STORE_FAILED if FULL.iter().any(|full| words.contains(full)) => SinkError::unavailable(words),
         _ => SinkError::failed(words),
     }
 }
@@ -93,7 +98,9 @@ mod tests {
             (10054, "message size exceeds maximum allowed", Rejected),
             (10097, "header size exceeds maximum allowed of 64k", Rejected),
             (10109, "invalid operation on sealed stream", Rejected),
-            (10077, "maximum messages exceeded", Failed),
+            (10077, "maximum messages exceeded", Unavailable),
+            (10077, "maximum bytes exceeded", Unavailable),
+            (10077, "maximum messages per subject exceeded", Failed),
             (10118, "stream is offline", Failed),
             (10008, "JetStream system temporarily unavailable", Unavailable),
             (10023, "insufficient resources", Unavailable),

@@ -21,22 +21,23 @@
 //! process loses nothing, the end of its machine may.
 //!
 //! A stream that does not keep what it confirms is refused: one in memory, with `persist_mode async`, or with retention
-//! `interest` and no consumer. A stream that [`Options::stream`] names is looked at when the sink connects, any other when it
-//! first confirms something on a connection; what it has confirmed is not believed then, and sent again. A login that may not look
-//! (`$JS.API.STREAM.INFO`) believes. Limits (`max_age`, `max_msgs`, `max_bytes` with `discard old`) are the stream's own affair: they
+//! `interest` and no durable consumer. A stream that [`Options::stream`] names is looked at when the sink connects, and every one
+//! when it first confirms something on a connection; what it has confirmed is not believed then, and sent again. One with
+//! retention `interest` is looked at again once a second while it confirms, since consumers come and go. A login that may not look
+//! (`$JS.API.STREAM.INFO`, `CONSUMER.LIST`) believes, and so does the sink if the server's answer is an error. Limits (`max_age`, `max_msgs`, `max_bytes` with `discard old`) are the stream's own affair: they
 //! delete messages, read or not. So does retention `interest` with messages that no consumer's filter asks for.
 //!
 //! The event's id goes along as `Nats-Msg-Id`, so that the stream drops a second message of the same event within its
 //! `duplicate_window`, two minutes by default. A stream knows ids only, and would drop the same event under another subject,
-//! too: so the sink believes that a message was a duplicate if the one that is there has the same subject, and sends it
-//! as `{id}:{subject}` otherwise.
+//! too; and it remembers the ids of messages that it has dropped. So the sink believes that a message was a duplicate if the one
+//! that is there has the same subject, and sends it as `{id}:{subject}` otherwise, and at last as `{id}:{subject}:{time}`.
 //!
 //! # Headers
 //! As the CloudEvents binding for NATS says.
 //!
 //! | header | holds |
 //! |---|---|
-//! | `Nats-Msg-Id` | the event's id |
+//! | `Nats-Msg-Id` | the event's id, or one of those above |
 //! | `content-type` | of the payload |
 //! | `ce-id`, `ce-source`, `ce-type` ... | CloudEvents attributes, if the payload itself has none; percent-encoded as the binding says |
 //! | `ce-partitionkey` | the key, if there is one: CloudEvents' extension for it |
@@ -59,9 +60,9 @@
 //! # Errors
 //! | NATS says | kind |
 //! |---|---|
-//! | nothing, a lost connection, a wrong login; JetStream is off, has no leader, no resources or no room | unavailable |
+//! | nothing, a lost connection, a wrong login; JetStream is off, has no leader, no resources or no room; a full stream that discards new messages | unavailable |
 //! | larger than the server's `max_payload` or the stream's `max_msg_size`; headers over 64 KiB; a sealed stream | rejected |
-//! | no stream takes the subject; no permission for it; a full stream that discards new messages; everything else | failed |
+//! | no stream takes the subject; no permission for it; a subject that is full (`max_msgs_per_subject`); everything else | failed |
 //!
 //! A stream that is missing is somebody's oversight, to be mended while messages wait: they are retried, not given up at once.
 //!

@@ -1,6 +1,6 @@
 //! A message as JetStream takes it, and gives it: a subject, headers and a payload.
 
-use std::{borrow::Cow, fmt::Write};
+use std::{borrow::Cow, fmt::Write, time::SystemTime};
 
 use async_nats::{
     HeaderMap, HeaderName, HeaderValue, Subject, header::NATS_MESSAGE_ID, jetstream::message::PublishMessage,
@@ -27,6 +27,12 @@ pub(crate) fn publish(message: &Message, largest: usize) -> Result<PublishMessag
 pub(crate) fn id_for_subject(message: &Message) -> String {
     // Subjects have no spaces, but may have other things that headers have not.
     encode(&format!("{}:{}", message.id, message.topic), is_plain).into_owned()
+}
+
+/// The id of a message whose other ids a stream knows, and whose message it has not.
+pub(crate) fn id_for_now(message: &Message, now: SystemTime) -> String {
+    let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!("{}:{}", id_for_subject(message), since.as_nanos())
 }
 
 /// What JetStream tells of a message that it gives.

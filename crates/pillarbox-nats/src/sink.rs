@@ -1,6 +1,11 @@
 //! The sink itself.
 
-use std::{collections::HashMap, future::Future, pin::pin, time::Duration};
+use std::{
+    collections::HashMap,
+    future::Future,
+    pin::pin,
+    time::{Duration, SystemTime},
+};
 
 use async_nats::jetstream::{
     context::{GetStreamByNameErrorKind, PublishError, PublishErrorKind},
@@ -57,8 +62,8 @@ impl NatsSink {
         answers
     }
 
-    /// Takes the word of those streams that keep what they confirm. Each is looked at once, when it first says yes: which
-    /// streams take the subjects is the server's to know.
+    /// Takes the word of those streams that keep what they confirm. Each is looked at when it first says yes: which streams
+    /// take the subjects is the server's to know.
     async fn trusting(&self, open: &Open, stored: Vec<Stored>, deadline: Instant) -> Vec<Sent> {
         let mut refused: HashMap<String, SinkError> = HashMap::new();
         let mut last = "";
@@ -68,9 +73,7 @@ impl NatsSink {
                 last = stream;
                 continue;
             }
-            let question = self.connection.api(&format!("STREAM.INFO.{stream}"));
-            let looking = self.connection.look_at_confirmer(open, stream);
-            match self.unless_told(open, &question, deadline, looking).await {
+            match self.look_at(open, stream, deadline).await {
                 Ok(()) => {}
                 Err(error) if error.kind() == SinkErrorKind::Unavailable => {
                     refused.insert(stream.clone(), error);
@@ -81,6 +84,15 @@ impl NatsSink {
         }
         let sent = |stored: Stored| stored.and_then(|stream| refused.get(&stream).cloned().map_or(Ok(()), Err));
         stored.into_iter().map(sent).collect()
+    }
+
+    async fn look_at(&self, open: &Open, stream: &str, deadline: Instant) -> Sent {
+        let question = self.connection.api(&format!("STREAM.INFO.{stream}"));
+        let looking = self.connection.look_at_confirmer(open, stream);
+        let Some(found) = self.unless_told(open, &question, deadline, looking).await? else { return Ok(()) };
+        let question = self.connection.api(&format!("CONSUMER.LIST.{stream}"));
+        let looking = self.connection.look_at_readers(open, &found);
+        self.unless_told(open, &question, deadline, looking).await
     }
 
     /// Publishes all, then takes the answers as they come: from the stream, or from what the server says instead. One
@@ -147,11 +159,19 @@ impl NatsSink {
     async fn send_one(&self, open: &Open, message: &Message, publish: PublishMessage, deadline: Instant) -> Stored {
         let again = || message::publish(message, self.connection.options().largest);
         let ack = self.publish(open, message, publish, again, deadline).await?;
-        if ack.duplicate && !self.has_subject(open, &ack, message).await {
-            let again = || Ok(again()?.message_id(message::id_for_subject(message)));
-            return Ok(self.publish(open, message, again()?, again, deadline).await?.stream);
+        if self.has_stored(open, &ack, message).await {
+            return Ok(ack.stream);
         }
-        Ok(ack.stream)
+        let id = message::id_for_subject(message);
+        let with_id = || Ok(again()?.message_id(&id));
+        let ack = self.publish(open, message, with_id()?, with_id, deadline).await?;
+        if self.has_stored(open, &ack, message).await {
+            return Ok(ack.stream);
+        }
+        // A stream that drops a message remembers its id, too: of this event's there is none left that it would take.
+        let id = message::id_for_now(message, SystemTime::now());
+        let with_id = || Ok(again()?.message_id(&id));
+        Ok(self.publish(open, message, with_id()?, with_id, deadline).await?.stream)
     }
 
     async fn publish(
@@ -188,7 +208,7 @@ impl NatsSink {
     async fn without_answer(&self, open: &Open, subject: &str, deadline: Instant) -> SinkError {
         let names = self.connection.names();
         let asking = async {
-            Err(match open.jetstream.stream_by_subject(subject).await {
+            Sent::Err(match open.jetstream.stream_by_subject(subject).await {
                 Ok(stream) => error::unreachable(names, format_args!("stream {stream} has nobody who answers for it")),
                 Err(error) if error.kind() == GetStreamByNameErrorKind::NotFound => error::no_stream(subject),
                 Err(error) => error::unreachable(names, format_args!("JetStream: {error}")),
@@ -201,21 +221,25 @@ impl NatsSink {
             .unwrap_or_else(|| error::no_stream(subject))
     }
 
-    /// Whether the message that is there has this one's subject. No if nobody knows any more: twice is better than never.
-    async fn has_subject(&self, open: &Open, ack: &PublishAck, message: &Message) -> bool {
+    /// Whether it is there: stored just now, or before, if the message that is there has this one's subject. No if nobody
+    /// knows any more: twice is better than never.
+    async fn has_stored(&self, open: &Open, ack: &PublishAck, message: &Message) -> bool {
+        if !ack.duplicate {
+            return true;
+        }
         let Ok(stream) = open.jetstream.get_stream_no_info(&ack.stream).await else { return false };
         let found = stream.get_raw_message(ack.sequence).await;
         found.is_ok_and(|found| found.subject.as_str() == &*message.topic)
     }
 
     /// Does something until the time is over, or the server says that it will not answer.
-    async fn unless_told(
+    async fn unless_told<T>(
         &self,
         open: &Open,
         subject: &str,
         deadline: Instant,
-        doing: impl Future<Output = Sent>,
-    ) -> Sent {
+        doing: impl Future<Output = Result<T, SinkError>>,
+    ) -> Result<T, SinkError> {
         let mut news = open.news.clone();
         let before = news.borrow().forbidden.get(subject).copied();
         let told = news.wait_for(|news| news.lost.is_some() || news.forbidden.get(subject).copied() != before);

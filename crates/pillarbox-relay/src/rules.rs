@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use pillarbox_core::Event;
 use serde_json::{Value, json};
 
-use crate::template::{Lacking, Template};
+use crate::{
+    message::aggregate_type,
+    template::{Lacking, Template},
+};
 
 /// The rules of a relay: the first that matches an event decides; an event that none matches goes to the default sinks,
 /// to the topic of its type.
@@ -38,9 +41,9 @@ pub struct Rule {
 pub struct Matches {
     /// The event type.
     pub event_type: Vec<String>,
-    /// The aggregate type.
+    /// The aggregate type. An event without one matches nothing here, a `*` neither.
     pub aggregate_type: Vec<String>,
-    /// The tenant.
+    /// The tenant; the same goes for it.
     pub tenant: Vec<String>,
     /// Headers: each of these.
     pub headers: BTreeMap<String, Vec<String>>,
@@ -121,7 +124,7 @@ impl Matches {
             patterns.is_empty() || value.is_some_and(|value| patterns.iter().any(|pattern| is_like(pattern, value)))
         };
         any(&self.event_type, Some(event.event_type().as_str()))
-            && any(&self.aggregate_type, Some(event.aggregate_type().as_str()))
+            && any(&self.aggregate_type, aggregate_type(event))
             && any(&self.tenant, event.tenant_id())
             && self.headers.iter().all(|(name, patterns)| {
                 let value = event.headers().get(name);
@@ -212,8 +215,19 @@ mod tests {
             let event = Event::builder("Placed").aggregate(aggregate, "7").json(&1).build().unwrap();
             assert!(rules.lead_to(sink, &event) && !rules.lead_to(other, &event), "{aggregate}");
         }
+    }
+
+    #[test]
+    fn an_event_without_an_aggregate_or_tenant_is_not_asked_for_by_a_star() {
         let none = Event::builder("Placed").json(&1).build().unwrap();
-        assert!(rules.lead_to("d", &none));
+        for pattern in ["*", "__GLOBAL__", "__*"] {
+            let mut by_type = rule("type", &[], &["a"]);
+            by_type.matches.aggregate_type = vec![pattern.into()];
+            let mut by_tenant = rule("tenant", &[], &["a"]);
+            by_tenant.matches.tenant = vec![pattern.into()];
+            let rules = Rules::new([by_type, by_tenant], ["d".into()]);
+            assert!(rules.lead_to("d", &none) && !rules.lead_to("a", &none), "{pattern}");
+        }
     }
 
     #[test]

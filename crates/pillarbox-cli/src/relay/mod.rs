@@ -79,7 +79,9 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     }
     let http = port.map(|port| port.serve(relay.outbox().clone(), config.outbox.enabled()));
     told.await;
-    tracing::info!("stopping: what is under way is finished first; a second signal ends it at once");
+    tracing::info!(
+        "stopping: what is under way is finished first; another signal, a second from now or later, ends it at once"
+    );
     relay.shutdown().await;
     drop(http);
     if let Some(telemetry) = telemetry {

@@ -111,24 +111,27 @@ impl Circuit {
         }
     }
 
-    /// The destination has answered; `true` if the circuit was open until now.
-    pub fn answered(&mut self) -> bool {
-        let was_open = self.is_open();
-        self.state = State::Closed { failures: 0 };
-        was_open
+    /// The destination has answered; `true` if that says how it is now. Of an open circuit only its probe knows: an answer
+    /// to what had passed before says how the destination was then.
+    pub fn answered(&mut self, is_probe: bool) -> bool {
+        let counts = is_probe || !self.is_open();
+        if counts {
+            self.state = State::Closed { failures: 0 };
+        }
+        counts
     }
 
     /// The destination was unavailable. How long it is open, if it is now.
-    pub fn unavailable(&mut self, now: Duration) -> Option<Duration> {
+    pub fn unavailable(&mut self, now: Duration, is_probe: bool) -> Option<Duration> {
         let times = match self.state {
             State::Closed { failures } if failures + 1 < self.policy.failures => {
                 self.state = State::Closed { failures: failures + 1 };
                 return None;
             }
             State::Closed { .. } => 1,
-            State::Probing { times } => times.saturating_add(1),
+            State::Probing { times } if is_probe => times.saturating_add(1),
             // Those that had passed before it opened change nothing.
-            State::Open { until, .. } => return Some(until.saturating_sub(now)),
+            State::Open { .. } | State::Probing { .. } => return Some(self.wait(now).unwrap_or_default()),
         };
         let factor = 2_u32.saturating_pow(times - 1);
         let span = self.policy.shortest.saturating_mul(factor).min(self.policy.longest);
@@ -159,27 +162,28 @@ mod tests {
     #[test]
     fn it_opens_after_failures_in_a_row_and_closes_by_a_probe() {
         let mut circuit = circuit();
-        assert_eq!(circuit.unavailable(SECOND), None);
+        assert_eq!(circuit.unavailable(SECOND, false), None);
         assert!(!circuit.is_open());
-        circuit.answered();
-        assert_eq!(circuit.unavailable(SECOND), None, "not in a row");
-        assert_eq!(circuit.unavailable(SECOND), Some(SECOND));
+        assert!(circuit.answered(false));
+        assert_eq!(circuit.unavailable(SECOND, false), None, "not in a row");
+        assert_eq!(circuit.unavailable(SECOND, false), Some(SECOND));
         assert_eq!((circuit.wait(SECOND), circuit.gate(SECOND)), (Some(SECOND), Gate::Wait(SECOND)));
         assert_eq!(circuit.wait(SECOND * 2), None, "who only looks is not the probe");
         assert_eq!(circuit.gate(SECOND * 2), Gate::Probe);
         assert_eq!(circuit.gate(SECOND * 2), Gate::Wait(SECOND), "one probe at a time");
         assert_eq!(circuit.wait(SECOND * 2), Some(SECOND));
-        assert!(circuit.answered());
+        assert!(circuit.answered(true));
         assert_eq!(circuit.gate(SECOND * 2), Gate::Pass);
     }
 
     #[test]
     fn it_is_open_twice_as_long_each_time_up_to_the_longest() {
         let mut circuit = circuit();
-        circuit.unavailable(Duration::ZERO);
+        circuit.unavailable(Duration::ZERO, false);
         let mut now = Duration::ZERO;
+        // The first opens it, and each of the others is a probe.
         for span in [SECOND, SECOND * 2, SECOND * 3, SECOND * 3] {
-            assert_eq!(circuit.unavailable(now), Some(span));
+            assert_eq!(circuit.unavailable(now, true), Some(span));
             now += span;
             assert_eq!(circuit.gate(now), Gate::Probe);
         }
@@ -188,18 +192,24 @@ mod tests {
     }
 
     #[test]
-    fn those_that_had_passed_before_it_opened_do_not_prolong_it() {
+    fn those_that_had_passed_before_it_opened_neither_prolong_nor_close_it() {
         let mut circuit = circuit();
-        circuit.unavailable(Duration::ZERO);
-        circuit.unavailable(Duration::ZERO);
-        assert_eq!(circuit.unavailable(SECOND / 2), Some(SECOND / 2));
+        circuit.unavailable(Duration::ZERO, false);
+        circuit.unavailable(Duration::ZERO, false);
+        assert_eq!(circuit.unavailable(SECOND / 2, false), Some(SECOND / 2));
+        assert!(!circuit.answered(false));
+        assert_eq!(circuit.wait(SECOND / 2), Some(SECOND / 2));
         assert_eq!(circuit.gate(SECOND), Gate::Probe);
+        assert_eq!(circuit.unavailable(SECOND, false), Some(SECOND), "the probe decides");
+        assert!(!circuit.answered(false));
+        assert_eq!(circuit.gate(SECOND), Gate::Wait(SECOND), "one probe at a time");
+        assert_eq!(circuit.unavailable(SECOND, true), Some(SECOND * 2));
     }
 
     proptest! {
         /// Whatever happens, somebody may try within the longest time, unless a probe is on its way.
         #[test]
-        fn it_never_stays_shut(steps in proptest::collection::vec((0..4_u8, 0..5_000_u64), 0..60)) {
+        fn it_never_stays_shut(steps in proptest::collection::vec((0..6_u8, 0..5_000_u64), 0..60)) {
             let mut circuit = circuit();
             let mut now = Duration::ZERO;
             let mut probing = false;
@@ -207,9 +217,13 @@ mod tests {
                 now += Duration::from_millis(millis);
                 match step {
                     0 => probing |= circuit.gate(now) == Gate::Probe,
-                    1 => { circuit.answered(); probing = false; }
-                    2 => { circuit.unavailable(now); probing = false; }
-                    _ => { circuit.gave_up(now); probing = false; }
+                    // Of those that passed earlier, any number may be under way still.
+                    1 => { circuit.answered(false); }
+                    2 => { circuit.unavailable(now, false); }
+                    3 if probing => { circuit.answered(true); probing = false; }
+                    4 if probing => { circuit.unavailable(now, true); probing = false; }
+                    5 if probing => { circuit.gave_up(now); probing = false; }
+                    _ => {}
                 }
             }
             if !probing {

@@ -8,7 +8,7 @@ use std::{
 
 use async_nats::jetstream::{
     consumer::pull,
-    stream::{Config, DiscardPolicy, RetentionPolicy, StorageType},
+    stream::{self, Config, DiscardPolicy, RetentionPolicy, StorageType},
 };
 use pillarbox_core::port::{Sink, SinkErrorKind};
 use pillarbox_nats::{LARGEST, Options, Stream};
@@ -80,7 +80,7 @@ fn an_event_for_two_subjects_of_one_stream_is_in_both() {
 }
 
 #[test]
-fn a_full_stream_fails_and_a_sealed_one_rejects() {
+fn a_full_stream_is_unavailable_and_a_sealed_one_rejects() {
     run(async {
         let place = Nats::fresh().await;
         let jetstream = connect(&Shared::Nats.url()).await;
@@ -101,7 +101,7 @@ fn a_full_stream_fails_and_a_sealed_one_rejects() {
         };
         assert_eq!(send_one(&sink, fill()).await, Ok(()));
         let error = send_one(&sink, fill()).await.expect_err("it is full");
-        assert_eq!(error.kind(), SinkErrorKind::Failed, "{error}");
+        assert_eq!(error.kind(), SinkErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("maximum messages exceeded"), "{error}");
         jetstream.update_stream(Config { sealed: true, ..config }).await.expect("to seal");
         let error = send_one(&sink, fill()).await.expect_err("it is sealed");
@@ -151,7 +151,7 @@ fn a_stream_that_could_lose_messages_is_refused() {
         for (config, reason) in [
             (Config { storage: StorageType::Memory, ..config() }, "memory"),
             (Config { no_ack: true, ..config() }, "never confirm"),
-            (Config { retention: RetentionPolicy::Interest, ..config() }, "no consumer"),
+            (Config { retention: RetentionPolicy::Interest, ..config() }, "no durable consumer"),
         ] {
             jetstream.create_stream(config).await.expect("a stream");
             for stream in [Stream::named(&name), Stream::named(&name).subjects([&name])] {
@@ -185,7 +185,7 @@ fn a_stream_that_was_not_named_is_looked_at_when_it_first_confirms() {
         let config = || Config { name: name.clone(), subjects: vec![name.clone()], ..Config::default() };
         for (config, reason) in [
             (Config { storage: StorageType::Memory, ..config() }, "memory"),
-            (Config { retention: RetentionPolicy::Interest, ..config() }, "no consumer"),
+            (Config { retention: RetentionPolicy::Interest, ..config() }, "no durable consumer"),
         ] {
             let stream = jetstream.create_stream(config).await.expect("a stream");
             // The sink's own names another, and that is none of this one's affair.
@@ -200,7 +200,7 @@ fn a_stream_that_was_not_named_is_looked_at_when_it_first_confirms() {
                     }
                 }
             }
-            if reason == "no consumer" {
+            if reason == "no durable consumer" {
                 let durable = Some("reader".to_owned());
                 stream
                     .create_consumer(pull::Config { durable_name: durable, ..Default::default() })
@@ -213,6 +213,62 @@ fn a_stream_that_was_not_named_is_looked_at_when_it_first_confirms() {
             }
             jetstream.delete_stream(&name).await.expect("to delete");
         }
+    });
+}
+
+#[test]
+fn a_message_that_a_stream_dropped_and_remembers_is_stored_once_somebody_reads() {
+    run(async {
+        let place = Nats::fresh().await;
+        let name = format!("{}-dropped", place.name);
+        let stream = interest(&name).await;
+        let mut dropped = message(&place, None, b"1");
+        dropped.topic = name.as_str().into();
+        // So often that the stream remembers every id the sink would give it.
+        for _ in 0..3 {
+            let error = send_one(&place.sink(), dropped.clone()).await.expect_err("no consumer");
+            assert_eq!(error.kind(), SinkErrorKind::Unavailable, "{error}");
+        }
+        let durable = pull::Config { durable_name: Some("reader".into()), ..Default::default() };
+        stream.create_consumer(durable).await.expect("a consumer");
+        assert_eq!(send_one(&place.sink(), dropped.clone()).await, Ok(()));
+        let kept = read(&Shared::Nats.url(), &name).await;
+        let ids: Vec<_> = kept.iter().map(|message| message.headers.get("ce-id").expect("an id").to_string()).collect();
+        assert_eq!(ids, [dropped.id.to_string()]);
+        connect(&Shared::Nats.url()).await.delete_stream(&name).await.expect("to delete");
+    });
+}
+
+#[test]
+fn a_stream_that_lives_by_its_readers_is_looked_at_again_and_only_durable_ones_count() {
+    run(async {
+        let place = Nats::fresh().await;
+        let name = format!("{}-readers", place.name);
+        let stream = interest(&name).await;
+        let sink = place.sink();
+        let to_it = || {
+            let mut message = message(&place, None, b"1");
+            message.topic = name.as_str().into();
+            message
+        };
+        let _ephemeral = stream.create_consumer(pull::Config::default()).await.expect("a consumer");
+        let error = send_one(&sink, to_it()).await.expect_err("a consumer that may go");
+        assert!(error.to_string().contains("no durable consumer"), "{error}");
+        let durable = pull::Config { durable_name: Some("reader".into()), ..Default::default() };
+        stream.create_consumer(durable).await.expect("a consumer");
+        assert_eq!(send_one(&sink, to_it()).await, Ok(()));
+        stream.delete_consumer("reader").await.expect("to delete");
+        let start = Instant::now();
+        let error = loop {
+            match send_one(&sink, to_it()).await {
+                // Known from a moment ago.
+                Ok(()) => assert!(start.elapsed() < Duration::from_secs(5), "nobody looks again"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), SinkErrorKind::Unavailable);
+        assert!(error.to_string().contains("no durable consumer"), "{error}");
+        connect(&Shared::Nats.url()).await.delete_stream(&name).await.expect("to delete");
     });
 }
 
@@ -370,6 +426,17 @@ fn a_connection_ends_when_it_is_closed_or_its_answers_are_late() {
         assert_eq!(error.kind(), SinkErrorKind::Unavailable, "{error}");
         until(|| place.proxy().connections() == 0).await;
     });
+}
+
+/// A stream that keeps what somebody is to read.
+async fn interest(name: &str) -> stream::Stream {
+    let config = Config {
+        name: name.into(),
+        subjects: vec![name.into()],
+        retention: RetentionPolicy::Interest,
+        ..Config::default()
+    };
+    connect(&Shared::Nats.url()).await.create_stream(config).await.expect("a stream")
 }
 
 /// Waits for what happens on other threads.

@@ -225,8 +225,8 @@ fn resolve(path: &str, value: &mut Value) -> Result<(), ConfigError> {
 fn secret(path: &str, dict: &Dict) -> Result<Option<String>, ConfigError> {
     let mut entries = dict.iter();
     let (Some((key, Value::String(_, from))), None) = (entries.next(), entries.next()) else { return Ok(None) };
-    // A rule's header of this name, from a template.
-    if path.starts_with("rules.") && from.contains('{') {
+    // A table is wanted there, and that is the name of a header.
+    if path == "headers" || path.ends_with(".headers") {
         return Ok(None);
     }
     // The secret itself, most likely, which is not repeated.

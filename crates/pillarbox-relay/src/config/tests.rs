@@ -222,6 +222,11 @@ fn what_is_wrong_is_told_with_its_path_and_what_was_meant() {
         ("sinks.b.type = \"nat\"", &["sinks.b.type", "Did you mean `nats`?"]),
         ("sinks.b.kind = \"nats\"", &["sinks.b.type", "is missing", "rabbitmq"]),
         ("sinks.b = { type = \"stdout\", url = \"x\" }", &["sinks.b.url", "stdout"]),
+        #[cfg(feature = "kafka")]
+        (
+            "sinks.k = { type = \"kafka\", brokers = \"k\", properties = { \"linger.ms\" = [1] } }",
+            &["sinks.k.properties.linger.ms", "a text, a number, `true` or `false`"],
+        ),
         ("messages.unmatched = [\"elsewhere\"]", &["messages.unmatched.0", "elsewhere", "`out`"]),
         ("[[rules]]\nsinks = [\"ou\"]", &["rules.0.sinks.0", "Did you mean `out`?"]),
         ("[[rules]]\ntopic = \"{tenat}\"", &["rules.0.topic", "Did you mean {tenant}?"]),
@@ -445,7 +450,17 @@ fn one_end_of_the_poll_interval_may_be_set_alone() {
 }
 
 #[test]
-fn a_rules_header_may_be_called_env() {
+fn a_header_may_be_called_env_or_file() {
+    let config = read(&format!(
+        "{LEAST}[[rules]]\nmatch = {{ headers = {{ file = \"a*\" }} }}\nheaders = {{ env = \"prod\" }}\ntopic = \"files\"\n"
+    ))
+    .unwrap();
+    let event = Event::builder("Paid").header("file", "abc").json(&1).build().unwrap();
+    let target = config.rules.target(&event).unwrap();
+    assert_eq!((&*target.topic, &target.headers[..]), ("files", &[("env".to_owned(), "prod".to_owned())][..]));
+    // A header's own value may come from there.
+    let header = format!("{LEAST}[[rules]]\nheaders = {{ x = {{ env = \"PILLARBOX_NO_SUCH_VARIABLE\" }} }}");
+    assert!(refused(&header).contains("rules.0.headers.x"));
     let config = read(&format!("{LEAST}[[rules]]\nheaders = {{ env = \"{{tenant}}\" }}")).unwrap();
     let event = Event::builder("Paid").tenant("acme").json(&1).build().unwrap();
     assert_eq!(config.rules.target(&event).unwrap().headers, [("env".to_owned(), "acme".to_owned())]);

@@ -80,13 +80,18 @@ impl Ticket<'_> {
         if failure.is_some_and(Failure::is_unsent) {
             return None;
         }
-        self.probes = false;
+        let is_probe = std::mem::take(&mut self.probes);
         let Destination { name, begun, door, open } = self.of;
         let Door { circuit, not_before } = &mut *door.lock();
         let Some(failure) = failure.filter(|failure| failure.is_unavailable()) else {
-            if circuit.answered() {
-                open.set(0.0);
-                tracing::info!(destination = %name, "the destination answers again: its circuit is closed");
+            let was_open = circuit.is_open();
+            if circuit.answered(is_probe) {
+                // Whatever it has asked for, it answers: the wish would count again as soon as the circuit opened for another reason.
+                *not_before = Duration::ZERO;
+                if was_open {
+                    open.set(0.0);
+                    tracing::info!(destination = %name, "the destination answers again: its circuit is closed");
+                }
             }
             return None;
         };
@@ -94,7 +99,7 @@ impl Ticket<'_> {
         let wish = failure.wish();
         *not_before = (*not_before).max(now.saturating_add(wish));
         let patience = not_before.saturating_sub(now);
-        let span = circuit.unavailable(now).map(|span| span.max(patience));
+        let span = circuit.unavailable(now, is_probe).map(|span| span.max(patience));
         if let (Some(span), false) = (span, was_open) {
             open.set(1.0);
             tracing::warn!(destination = %name, ?span, error = %failure, "the destination is down: its circuit is open, and its events wait without using up attempts");
@@ -163,6 +168,47 @@ mod tests {
             assert_eq!((destination.wait(), destination.enter().expect_err("a wait")), (Some(after), after));
             tokio::time::advance(after).await;
             assert!(destination.enter().is_ok());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_under_way_when_a_circuit_opened_leaves_it_as_it_is() {
+        let destination = destination();
+        let enter = || destination.enter().expect("to pass");
+        let under_way = [enter(), enter(), enter(), enter(), enter()];
+        let [first, second, late, later, last] = under_way;
+        let busy: Result<Outcome, Failure> =
+            Err(HandlerError::msg("429").unavailable_for(Duration::from_mins(1)).into());
+        first.end(&busy);
+        assert_eq!(second.end(&busy), Some(Duration::from_mins(1)));
+        assert_eq!(late.end(&Ok(Outcome::Done)), None);
+        assert_eq!(destination.wait(), Some(Duration::from_mins(1)), "it asked to be left alone");
+        tokio::time::advance(Duration::from_mins(1)).await;
+        let probe = enter();
+        assert_eq!(later.end(&Ok(Outcome::Done)), None);
+        assert!(last.end(&down()).is_some());
+        assert!(destination.enter().is_err(), "the probe is under way");
+        assert_eq!(probe.end(&Ok(Outcome::Done)), None);
+        assert!(destination.enter().is_ok() && destination.enter().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_destination_that_answers_is_taken_by_no_earlier_word() {
+        let destination = destination();
+        let enter = || destination.enter().expect("to pass");
+        let hour = Duration::from_hours(1);
+        let busy = || Err(HandlerError::msg("429").unavailable_for(hour).into());
+        assert_eq!(enter().end(&busy()), Some(hour));
+        assert_eq!(enter().end(&Ok(Outcome::Done)), None);
+        // Once by an answer while it was closed, and once by the probe's.
+        for _ in 0..2 {
+            enter().end(&down());
+            assert_eq!(enter().end(&down()), Some(Duration::from_secs(1)));
+            tokio::time::advance(Duration::from_secs(1)).await;
+            let probe = enter();
+            assert_eq!(probe.end(&busy()), Some(hour));
+            tokio::time::advance(hour).await;
+            assert_eq!(enter().end(&Ok(Outcome::Done)), None);
         }
     }
 }
