@@ -15,10 +15,11 @@ use crate::{Options, PostgresStore, error, tables::Names};
 pub const VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
 // What has been released is never changed: a new version is a new file.
-const MIGRATIONS: [(i64, &str); 3] = [
+const MIGRATIONS: [(i64, &str); 4] = [
     (1, include_str!("../migrations/0001_tables.sql")),
     (2, include_str!("../migrations/0002_life.sql")),
     (3, include_str!("../migrations/0003_publish.sql")),
+    (4, include_str!("../migrations/0004_emptied.sql")),
 ];
 
 /// What stands above a text that is printed.
