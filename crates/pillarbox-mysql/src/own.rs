@@ -61,9 +61,15 @@ statements!(OwnSql {
     takeable: "select number, epoch + 1, mark, suspects from {partition}
         where (owner is null or owner = ?) and substring(?, number + 1, 1) = '1'
         order by number for update",
-    take: "update {partition} set owner = ?, epoch = epoch + 1
+    take: "update {partition} set owner = ?, epoch = epoch + 1, mark = least(mark, ?)
         where (owner is null or owner = ?) and substring(?, number + 1, 1) = '1'
         order by number",
+    /// The last number that was given out, as far as it is known: by primary key, from its end, and from the table's counter,
+    /// which a delete leaves where it is. So the mark of a table that was purged, where the newest rows are gone, stays above
+    /// all that InnoDB has not yet cleared away.
+    given_out: "select cast(greatest((select coalesce(max(seq), 0) from {event}), coalesce((
+            select auto_increment from information_schema.tables
+            where table_schema = coalesce(?, database()) and table_name = '{prefix}event'), 1) - 1) as signed)",
     /// By primary key.
     lower: "update {instance} set mark = ? where incarnation = ? and mark > ?",
     /// By primary key, each.
@@ -230,10 +236,18 @@ impl MySqlStore {
             .fetch_all(&mut *tx)
             .await
             .map_err(error::of)?;
-        let taken = rows.iter().map(taken).collect::<Result<Vec<_>, _>>().map_err(error::of)?;
-        if let Some(lowest) = taken.iter().map(|taken| taken.mark).min() {
-            let take = sqlx::query(sql.take.clone()).bind(node).bind(node).bind(wanted.as_str());
+        let mut taken = rows.iter().map(taken).collect::<Result<Vec<_>, _>>().map_err(error::of)?;
+        if !taken.is_empty() {
+            // A mark above it is of numbers from before the table was emptied, and says nothing of those that come again.
+            let last = sqlx::query(sql.given_out.clone()).bind(self.0.names.schema()).fetch_one(&mut *tx).await;
+            let last = Seq(last.and_then(|row| row.try_get(0)).map_err(error::of)?);
+            for taken in &mut taken {
+                taken.mark = taken.mark.min(last);
+            }
+            let take = sqlx::query(sql.take.clone()).bind(node).bind(last.0).bind(node).bind(wanted.as_str());
             take.execute(&mut *tx).await.map_err(error::of)?;
+        }
+        if let Some(lowest) = taken.iter().map(|taken| taken.mark).min() {
             // The node's mark is handed on with all its partitions: it must hold for these, too.
             let lower = sqlx::query(sql.lower.clone()).bind(lowest.0).bind(lease.incarnation.0).bind(lowest.0);
             lower.execute(&mut *tx).await.map_err(error::of)?;

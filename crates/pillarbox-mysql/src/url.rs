@@ -107,7 +107,7 @@ pub(crate) fn read(url: &str) -> Result<MySqlConnectOptions, StoreError> {
         } else if OF_OTHERS.contains(&plain(key).as_str()) {
             tracing::warn!(parameter = key, "the database URL has a parameter of other drivers: it does nothing here");
         } else {
-            return Err(rejected(&refusal(place, query, key)));
+            return Err(rejected(&refusal(query, key)));
         }
     }
     // What the driver says of a URL may hold a part of it.
@@ -154,10 +154,10 @@ fn misunderstood(kept: &[&str]) -> String {
 }
 
 /// Why a parameter is refused.
-fn refusal(place: &str, query: &str, key: &str) -> String {
+fn refusal(query: &str, key: &str) -> String {
     let is_name = key.len() <= 40 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
-    // Of `user:1?secret@host` the half of a password would be named.
-    if !is_name || (query.contains('@') && !place.contains('@')) {
+    // Of `user:1?secret@host`, and of `user:1@2?secret=3@host`, the half of a password would be named.
+    if !is_name || query.contains('@') {
         return "the database URL has a parameter that is not known, or a `?` in its password, which is written %3F"
             .into();
     }
@@ -263,7 +263,12 @@ mod tests {
 
     #[test]
     fn a_question_mark_in_the_password_does_not_make_it_a_parameter_that_is_told() {
-        for url in ["mysql://me:1?hunter2@db/shop", "mysql://me:1?hunter2=x@db/shop", "mysql://me:pw@db?a b=hunter2"] {
+        for url in [
+            "mysql://me:1?hunter2@db/shop",
+            "mysql://me:1?hunter2=x@db/shop",
+            "mysql://me:p@ss?hunter2=1@db/shop",
+            "mysql://me:pw@db?a b=hunter2",
+        ] {
             assert!(refused(url).contains("%3F"), "{url}");
         }
     }

@@ -40,6 +40,11 @@ pub(crate) fn of_migration(error: sqlx::Error, names: &Names) -> StoreError {
              `--schema`)"
                 .into(),
         ),
+        "42501" if found.is_some() => Some(
+            "the tables that are there belong to another role, and only that one may bring them up to date: migrate as it, or as \
+             a member of it; it may run the text of `pillarbox migrate --print`"
+                .into(),
+        ),
         "42501" => Some(
             "the role may not make tables there: grant it CREATE on the schema, or on the database where the schema is \
              missing; or let a role that may run the text of `pillarbox migrate --print`"

@@ -13,10 +13,16 @@
 //! A life is known by a random id in an **unlogged table**, which PostgreSQL empties at the end of a crash and when a standby
 //! takes over, and which a restart leaves alone. It can't be missed as a connection that broke can, of which one hears
 //! nothing behind a pooler. Who joins enters an id if there is none, and his lease names it:
-//! - each fence and each renewal compares the lease's with the present one, in the statement that looks for the lease. No life
-//!   ends under an open transaction, so what is written behind the fence is written in the life of the lease.
+//! - each fence and each renewal compares the lease's with the present one, in the statement that looks for the lease. No crash
+//!   leaves a transaction open, so what is written behind the fence is written in the life of the lease.
 //! - each read compares the one in which this store's node has joined: once a connection, which does not outlive a crash;
-//!   behind a pooler, where it may be another session each time, in the round trip that begins the transaction.
+//!   behind a pooler, where it may be another session each time, in the round trip that begins the transaction. A pass of the
+//!   reader does so each time, in its own snapshot.
+//!
+//! Whoever **empties the table of events** ends the life as well, by a trigger that also frees all partitions with a raised
+//! epoch and sets their marks back: the numbers may come again, as after a crash. He waits for what has written to the table
+//! behind the fence; who has passed the fence and writes later finds other epochs, and stores no mark, since the statement that
+//! does looks at the owner or at the life as well, behind the locks.
 //!
 //! # When the process dies
 //! - between the id's insert and the join's commit, which are one transaction: neither is there;
@@ -52,6 +58,10 @@ impl Life {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(life);
     }
 
+    pub(crate) fn check(&self, present: Option<&str>) -> Result<(), StoreError> {
+        if self.is(present) { Ok(()) } else { Err(rewound()) }
+    }
+
     /// A store whose node has never joined remembers nothing that could be void.
     fn is(&self, present: Option<&str>) -> bool {
         let joined = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,8 +78,13 @@ impl PostgresStore {
     /// The present life, which begins here if it has no id yet.
     pub(crate) async fn begin_life(&self, tx: &mut PgConnection) -> Result<Box<str>, sqlx::Error> {
         let LifeSql { begin, present, .. } = &self.0.sql.life;
-        self.query(begin).execute(&mut *tx).await?;
-        self.query(present).fetch_one(tx).await?.try_get(0)
+        loop {
+            self.query(begin).execute(&mut *tx).await?;
+            // One that is about to end is in the way of the next, and gone a moment later.
+            if let Some(row) = self.query(present).fetch_optional(&mut *tx).await? {
+                return row.try_get(0);
+            }
+        }
     }
 
     /// Readies the connection for one statement that reads, if what the node remembers still holds.
@@ -80,14 +95,18 @@ impl PostgresStore {
             let begun = sqlx::raw_sql(AssertSqlSafe(format!("{READ}; {}", present.as_str())));
             let begun = begun.fetch_optional(entered.connection().map_err(error::of)?).await.map_err(error::of)?;
             entered.session().map_err(error::of)?.life = id_of(begun.as_ref())?;
-        } else if entered.session().map_err(error::of)?.life.is_none() {
+        } else if !self.knows(entered)? {
             let asked = self.query(present).fetch_optional(entered.connection().map_err(error::of)?).await;
             entered.session().map_err(error::of)?.life = id_of(asked.map_err(error::of)?.as_ref())?;
         }
-        if !self.0.life.is(entered.session().map_err(error::of)?.life.as_deref()) {
-            return Err(rewound());
-        }
+        self.0.life.check(entered.session().map_err(error::of)?.life.as_deref())?;
         entered.connection().map_err(error::of)
+    }
+
+    /// Whether the session has asked for the life that the node has joined.
+    fn knows(&self, entered: &mut Entered) -> Result<bool, StoreError> {
+        let asked = &entered.session().map_err(error::of)?.life;
+        Ok(asked.is_some() && self.0.life.is(asked.as_deref()))
     }
 }
 
@@ -98,6 +117,7 @@ fn id_of(row: Option<&PgRow>) -> Result<Option<Box<str>>, StoreError> {
 fn rewound() -> StoreError {
     StoreError::new(
         StoreErrorKind::Rewound,
-        "the database server has crashed and come back, or another has taken its place, since the node joined",
+        "the database server has crashed and come back, or another has taken its place, or the table of events was emptied \
+         (`truncate`), since the node joined",
     )
 }

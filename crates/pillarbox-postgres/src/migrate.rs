@@ -15,10 +15,11 @@ use crate::{Options, PostgresStore, error, tables::Names};
 pub const VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 
 // What has been released is never changed: a new version is a new file.
-const MIGRATIONS: [(i64, &str); 3] = [
+const MIGRATIONS: [(i64, &str); 4] = [
     (1, include_str!("../migrations/0001_tables.sql")),
     (2, include_str!("../migrations/0002_life.sql")),
     (3, include_str!("../migrations/0003_publish.sql")),
+    (4, include_str!("../migrations/0004_emptied.sql")),
 ];
 
 /// What stands above a text that is printed.
@@ -27,10 +28,18 @@ const HEAD: &str = "-- Makes Pillarbox's tables, or brings those that are there 
 -- (psql -1, or a tool that brings its own).
 ";
 
-/// What the versions stand on. Of several at once one migrates; the others wait, and find it done. The tables stay in
-/// the schema where the search path finds them, and everything that is made beside them is made there.
-const GROUND: &str = "    perform pg_advisory_xact_lock(hashtextextended('pillarbox {whole}', 0));
+/// What the versions stand on. Of several at once one migrates; the others wait, and find it done: they wait for the schema,
+/// however it was named or found, and whatever is made in it. The tables stay in the schema where the search path finds them,
+/// and everything that is made beside them is made there. Who holds up the writers by waiting for a lock gives up soon.
+const GROUND: &str = "    loop
 {home}
+        exit when home is not distinct from locked;
+        perform pg_advisory_xact_lock(hashtextextended('pillarbox ' || home, 0));
+        locked := home;
+    end loop;
+    perform set_config('lock_timeout', '5s', true) from pg_settings
+        where name = 'lock_timeout' and setting::bigint not between 1 and 5000;
+{make}
     if home is not null then
         perform set_config('search_path', quote_ident(home) || ', pg_temp', true);
     end if;
@@ -43,23 +52,29 @@ const GROUND: &str = "    perform pg_advisory_xact_lock(hashtextextended('pillar
     select coalesce(max(version), 0) into present from {schema};
 ";
 
-const NAMED_HOME: &str = "    home := '{schema_name}';
-    if to_regnamespace(quote_ident(home)) is null then
+const NAMED_HOME: &str = "        home := '{schema_name}';";
+
+const MAKE_HOME: &str = "    if to_regnamespace(quote_ident(home)) is null then
         create schema \"{schema_name}\";
     end if;";
 
+/// Once more behind the lock: another may have made the tables meanwhile, in a schema further behind.
 const FOUND_HOME: &str =
-    "    select nspname into home from pg_class join pg_namespace on pg_namespace.oid = relnamespace
-        where pg_class.oid = to_regclass('{schema}');
-    home := coalesce(home, current_schema());";
+    "        select nspname into home from pg_class join pg_namespace on pg_namespace.oid = relnamespace
+            where pg_class.oid = to_regclass('{schema}');
+        home := coalesce(home, current_schema());";
 
 /// Null of a table of the same name that another has made.
 pub(crate) const PRESENT: &str = "select max(version) from {schema} where pg_typeof(version) = 'bigint'::regtype";
 
-/// The grant that is missing, if one is; what undoes a cache of numbers, which other sessions would pass; the schema of the tables, and the first of the search path.
+/// The grants that are missing, if one is; what undoes a cache of numbers, which other sessions would pass; the schema of the
+/// tables, and the first of the search path.
 const PLACE: &str = "select case when has_table_privilege('{event}', 'update, delete')
             and not has_sequence_privilege(pg_class.oid, 'usage, select')
             then format('grant usage on sequence %I.%I to %I', nspname, relname, current_user) end,
+        case when has_table_privilege('{event}', 'update')
+            and not (has_table_privilege('{life}', 'select') and has_table_privilege('{life}', 'insert'))
+            then format('grant select, insert on %s to %I', '{life}'::regclass, current_user) end,
         case when (select seqcache from pg_sequence where seqrelid = pg_class.oid) > 1
             then format('alter sequence %I.%I cache 1', nspname, relname) end,
         nspname::text, current_schema()::text
@@ -81,8 +96,11 @@ pub(crate) fn text(names: &Names, versions: &[(i64, &str)]) -> String {
 }
 
 fn statement(names: &Names, versions: &[(i64, &str)]) -> String {
-    let home = names.schema().map_or(FOUND_HOME.into(), |schema| NAMED_HOME.replace("{schema_name}", schema));
-    let mut body = GROUND.replace("{home}", &home).replace("{whole}", &names.whole());
+    let ground = match names.schema() {
+        Some(_) => GROUND.replace("{home}", NAMED_HOME).replace("{make}", MAKE_HOME),
+        None => GROUND.replace("{home}", FOUND_HOME).replace("{make}\n", ""),
+    };
+    let mut body = ground.replace("{schema_name}", names.schema().unwrap_or_default());
     for (version, text) in versions {
         // Writing to a string does not fail.
         let _ = write!(
@@ -93,8 +111,10 @@ fn statement(names: &Names, versions: &[(i64, &str)]) -> String {
     }
     let quote = names.quote("pillarbox");
     names.fill(&format!(
-        "do {quote}\ndeclare\n    path_before constant text := current_setting('search_path');\n    home text;\n    \
-         present bigint;\nbegin\n{body}\n    perform set_config('search_path', path_before, true);\nend {quote};\n"
+        "do {quote}\ndeclare\n    path_before constant text := current_setting('search_path');\n    \
+         timeout_before constant text := current_setting('lock_timeout');\n    home text;\n    locked text;\n    \
+         present bigint;\nbegin\n{body}\n    perform set_config('search_path', path_before, true);\n    \
+         perform set_config('lock_timeout', timeout_before, true);\nend {quote};\n"
     ))
 }
 
@@ -145,20 +165,27 @@ impl PostgresStore {
     }
 
     /// What a role that reads would not notice: without a right on the sequence newer servers answer null in place of its
-    /// last number, and the position would stay where it is for ever. A role that only writes needs it not.
+    /// last number, and the position would stay where it is for ever. And that of a table which an upgrade has made, that its
+    /// first join would stumble over. A role that only writes needs neither.
     async fn check_place(&self, migrating: bool) -> Result<(), StoreError> {
         let mut entered = self.0.settles.enter().await?;
         let connection = entered.begin_reading().await.map_err(error::of)?;
         let row = sqlx::query(self.0.names.statement(PLACE)).persistent(false).fetch_one(connection).await;
-        let (grant, alter, schema, first): (Option<String>, Option<String>, String, Option<String>) = row
-            .and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?)))
-            .map_err(error::of)?;
+        let row = row.map_err(error::of)?;
+        let text = |column| row.try_get::<Option<String>, _>(column).map_err(error::of);
+        let (grant, of_life, alter, schema, first) = (text(0)?, text(1)?, text(2)?, text(3)?, text(4)?);
         entered.end_reading().await.map_err(error::of)?;
         entered.leave();
         if let Some(grant) = grant {
             return Err(StoreError::new(
                 StoreErrorKind::Rejected,
                 format!("the role may not see how far the numbers of the events have come: run `{grant}`"),
+            ));
+        }
+        if let Some(grant) = of_life {
+            return Err(StoreError::new(
+                StoreErrorKind::Rejected,
+                format!("the role can't join: it may not note the life of the server, run `{grant}`"),
             ));
         }
         if let Some(alter) = alter {
@@ -170,7 +197,7 @@ impl PostgresStore {
                 ),
             ));
         }
-        if migrating && self.schema().is_none() && first.as_ref().is_some_and(|first| *first != schema) {
+        if migrating && self.schema().is_none() && first.is_some() && first != schema {
             tracing::warn!(
                 schema,
                 first,

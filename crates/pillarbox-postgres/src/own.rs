@@ -74,15 +74,17 @@ statements!(OwnSql {
     fleet: "select concat_ws(' ', count(owner), sum(epoch),
             (select md5(string_agg(incarnation || ' ' || routes, ' ' order by incarnation)) from {instance}))
         from {partition}",
-    /// Locked in order, so that nodes that take at once don't wait in a circle. A mark above the last number is of numbers that
-    /// have been set back since, and says nothing of these.
-    take: "with free as materialized (select number from {partition}
-            where (owner is null or owner = $1) and get_bit($2::bytea, number) = 1 order by number for update)
-        update {partition} set owner = $1, epoch = epoch + 1 from free
-        where {partition}.number = free.number
-        returning {partition}.number, epoch,
-            case when mark <= coalesce((select pg_sequence_last_value('{event}_seq_seq'::regclass)), 0) then mark else 0 end,
-            suspects",
+    /// Locked in order, so that nodes that take at once don't wait in a circle; after the sequence, as by whoever empties the
+    /// table of events. A mark above the last number is of numbers that have been set back since, and says nothing of these.
+    take: "with given_out as materialized (
+            select coalesce(pg_sequence_last_value('{event}_seq_seq'::regclass), 0) as last
+        ), free as materialized (select number from {partition}
+            where (owner is null or owner = $1) and get_bit($2::bytea, number) = 1
+                and (select last from given_out) is not null order by number for update)
+        update {partition} set owner = $1, epoch = epoch + 1,
+            mark = case when mark <= (select last from given_out) then mark else 0 end
+        from free where {partition}.number = free.number
+        returning {partition}.number, epoch, mark, suspects",
     /// By primary key.
     lower: "update {mark} set mark = $1 where incarnation = $2 and mark > $1",
     release: "update {partition} set owner = null, mark = $1, suspects = given.suspects

@@ -11,6 +11,9 @@
 //! `last_value` does not, and every 32 numbers it can see one that is 32 ahead: `nextval` writes it to the shared page for a
 //! moment, for the log. The position would pass numbers that are yet to be given out.
 //!
+//! The carrier also names the life of the tables: a pass that sees the first event of a table that was emptied sees that the
+//! node's memory is void, see [`crate::life`].
+//!
 //! Nothing is written here, so a process may die between any two steps.
 
 use futures_util::TryStreamExt as _;
@@ -39,7 +42,8 @@ macro_rules! horizon {
     () => {
         "select null::bigint, null::smallint, null::text, null::text, null::text, null::text, null::text, null::text,
             null::text, null::text, null::bytea, null::text, null::integer, null::integer, null::text,
-            null::timestamptz, {now}, concat_ws(' ', pg_current_snapshot(), given_out.number, age('3'::xid))
+            null::timestamptz, {now}, concat_ws(' ', pg_current_snapshot(), given_out.number, age('3'::xid),
+                (select life from {life} where one))
         from (select coalesce(pg_sequence_last_value('{event}_seq_seq'::regclass), 0) as number offset 0) as given_out"
     };
 }
@@ -258,16 +262,13 @@ impl ReadStore for PostgresStore {
 
 /// Who has seen higher ones would pass over those that are given out from here on.
 fn numbers_went_back() -> StoreError {
-    StoreError::new(
-        StoreErrorKind::Rewound,
-        "the numbers of the events begin anew: the table was emptied by `truncate ... restart identity`, or its sequence was set \
-         back",
-    )
+    StoreError::new(StoreErrorKind::Rewound, "the numbers of the events begin anew: their sequence was set back")
 }
 
 /// What a pass read: the rows in ascending order.
 struct Pass {
     horizon: Horizon,
+    life: Option<Box<str>>,
     now: Timestamp,
     rows: Vec<Found>,
 }
@@ -289,10 +290,11 @@ impl Pass {
         let text: &str = carrier.try_get(WIDTH)?;
         let horizon = Horizon::parse(text)
             .ok_or_else(|| sqlx::Error::Decode(format!("the snapshot {text:?} can't be understood").into()))?;
+        let life = text.split(' ').nth(3).map(Into::into);
         let Time(now) = carrier.try_get(row::CREATED_AT)?;
         // They come so; the positions rest on more than that.
         rows.sort_by_key(|found| found.row.seq());
-        Ok(Self { horizon, now, rows })
+        Ok(Self { horizon, life, now, rows })
     }
 }
 
@@ -377,6 +379,7 @@ impl PostgresStore {
         }
         let pass = Pass::of(query, self.begin_reading(entered).await?).await.map_err(error::of)?;
         entered.end_reading().await.map_err(error::of)?;
+        self.0.life.check(pass.life.as_deref())?;
         if track.is_ahead_of(&pass.horizon) {
             return Err(numbers_went_back());
         }

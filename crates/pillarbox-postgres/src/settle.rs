@@ -2,7 +2,8 @@
 //!
 //! Four round trips, if nothing has failed: begin, the fence, one statement that finishes events and stores the mark,
 //! commit. That statement also looks at the epochs; if one is not the partition's any more it writes nothing and says
-//! which, and is sent again without those. Where numbers follow each other without a gap, as those of a backlog do, it has
+//! which, and is sent again without those. It waits at the table of events for whoever empties that, and sees what he has done to
+//! the epochs, and to the life of the lease. Where numbers follow each other without a gap, as those of a backlog do, it has
 //! their runs in place of them. What has failed takes one statement more for each kind.
 //!
 //! When the process dies before the commit, nothing is written: the events are delivered again by the next owner.
@@ -37,6 +38,7 @@ macro_rules! finish {
         ), marked as (
             update {mark} set mark = $6
             where incarnation = $7 and $6::bigint is not null and not exists (select from stale)
+                and exists (select from {instance} join {life} using (life) where incarnation = $7)
         )
         select number, epoch from stale"
         )

@@ -119,7 +119,7 @@ fn is_name(name: &str, limit: usize, also: &[u8]) -> bool {
     first && letters.all(|b| b.is_ascii_alphanumeric() || b == b'_' || also.contains(&b)) && name.len() <= limit
 }
 
-const FUNCTIONS: [&str; 3] = ["partition_of", "new_id", "publish"];
+const FUNCTIONS: [&str; 4] = ["partition_of", "new_id", "publish", "emptied"];
 
 const TABLES: [&str; 16] = [
     "event",

@@ -144,7 +144,7 @@ pub(crate) fn read(url: &str) -> Result<Read, StoreError> {
                     "the database URL has a parameter of other drivers: it does nothing here"
                 );
             }
-            _ => return Err(rejected(&refusal(place, query, pair))),
+            _ => return Err(rejected(&refusal(query, pair))),
         }
     }
     let (place, at) = place_of(place)?;
@@ -218,16 +218,16 @@ fn misunderstood(pairs: &[String]) -> &'static str {
         return "`sslmode` in the database URL is none of disable, allow, prefer, require, verify-ca and verify-full";
     }
     "the database URL can't be understood: use `postgres://user:password@host:port/database?sslmode=...`, with %3F for a \
-     `?` in the password, %2F for a `/` and %40 for a `@`"
+     `?` in the password, %2F for a `/`, %23 for a `#` and %40 for a `@`"
 }
 
 /// Why a parameter is refused.
-fn refusal(place: &str, query: &str, pair: &str) -> String {
+fn refusal(query: &str, pair: &str) -> String {
     let (key, value) = pair.split_once('=').map_or((pair, None), |(key, value)| (key, Some(value)));
     let near = nearest(key);
     let is_name = key.len() <= 40 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
-    // Of `user:1?secret@host` and of `password=1&secret` the half of a password would be named.
-    if !is_name || (value.is_none() && near.is_none()) || (query.contains('@') && !place.contains('@')) {
+    // Of `user:1?secret@host`, of `user:1@2?secret=3@host` and of `password=1&secret` the half of a password would be named.
+    if !is_name || (value.is_none() && near.is_none()) || query.contains('@') {
         return "the database URL has a parameter that is not known, or a `?` or a `&` in its password, which are \
                 written %3F and %26"
             .into();
@@ -381,6 +381,7 @@ mod tests {
         for url in [
             "postgres://me:1?hunter2@db/shop",
             "postgres://me:1?hunter2=x@db/shop",
+            "postgres://me:p@ss?hunter2=1@db/shop",
             "postgres://me:pw@db?a b=hunter2",
             "postgres://me@db/shop?password=1&hunter2",
         ] {

@@ -186,7 +186,7 @@ async fn a_deadlock_that_is_passed_over_fails_the_commit(server: Shared) {
     passed_over.expect_err("it loses in the deadlock");
     let error = committed.unwrap_err();
     assert!(error.is_outcome_unknown(), "{error:?}");
-    let cause = std::error::Error::source(&error).expect("what the store says").to_string();
+    let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(cause.contains("deadlock"), "{cause}");
     holder.execute("commit").await.unwrap();
 

@@ -7,6 +7,7 @@ mod consumer;
 mod errors;
 mod fence;
 mod late;
+mod numbers;
 mod private;
 mod privileges;
 mod schema;

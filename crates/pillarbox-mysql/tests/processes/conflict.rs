@@ -10,7 +10,7 @@ use pillarbox_core::{
 };
 use pillarbox_mysql::MySqlStore;
 use pillarbox_testkit::servers::{Database, Shared};
-use sqlx::Executor as _;
+use sqlx::{Executor as _, mysql::MySqlPoolOptions};
 use tokio::{
     sync::mpsc::{UnboundedReceiver, unbounded_channel},
     time::timeout,
@@ -24,9 +24,12 @@ struct Bank {
 }
 
 impl Bank {
-    async fn open() -> Self {
-        let database = Shared::MariaDb.database();
-        let store = MySqlStore::open(database.url()).await.unwrap();
+    /// With these settings for the sessions of the application.
+    async fn open(server: Shared, settings: &'static str) -> Self {
+        let database = server.database();
+        let pool = MySqlPoolOptions::new()
+            .after_connect(move |connection, _| Box::pin(async move { connection.execute(settings).await.map(drop) }));
+        let store = MySqlStore::from_pool(pool.connect(&database.url()).await.unwrap()).unwrap();
         let accounts = "create table accounts (id bigint primary key, amount bigint not null);
             insert into accounts values (1, 100), (2, 100)";
         store.pool().execute(sqlx::raw_sql(accounts)).await.unwrap();
@@ -63,29 +66,55 @@ fn moved() -> EventBuilder {
     Event::builder("Moved").key("bank").json(&1)
 }
 
-/// W1. Each waits for the account that the other has changed.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deadlock_leaves_no_trace_of_the_event() {
-    async fn cross(mut tx: Transaction<MySqlStore>, sql: &'static str, id: String) -> Option<String> {
+fn servers() -> impl Iterator<Item = Shared> {
+    [Shared::MariaDb, Shared::MySql].into_iter().filter(|server| server.is_there())
+}
+
+/// Two transactions that both write an event between their statements, where only one can go through.
+async fn one_of_two_wins(bank: Bank, first: [&'static str; 2], second: [&'static str; 2]) {
+    async fn end(mut tx: Transaction<MySqlStore>, sql: &'static str, id: String) -> Option<String> {
         // The loser's transaction is dropped, which rolls it back.
-        tx.execute(sql).await.ok()?;
+        if let Err(error) = tx.execute(sql).await {
+            let error = error.into_database_error().unwrap();
+            assert!(error.message().contains("Deadlock") || error.message().contains("has changed"), "{error}");
+            return None;
+        }
         tx.commit().await.unwrap();
         Some(id)
     }
-    let bank = Bank::open().await;
     let begin = async |sql: &'static str| {
         let mut tx = bank.outbox.begin().await.unwrap();
         tx.execute(sql).await.unwrap();
         let id = tx.write(moved()).await.unwrap().to_string();
         (tx, id)
     };
-    let (first, one) = begin("update accounts set amount = 1 where id = 1").await;
-    let (second, two) = begin("update accounts set amount = 2 where id = 2").await;
-    let (one, two) = tokio::join!(
-        cross(first, "update accounts set amount = 3 where id = 2", one),
-        cross(second, "update accounts set amount = 4 where id = 1", two),
-    );
+    let (one, id_of_one) = begin(first[0]).await;
+    let (two, id_of_two) = begin(second[0]).await;
+    let (one, two) = tokio::join!(end(one, first[1], id_of_one), end(two, second[1], id_of_two));
     let winners: Vec<_> = one.into_iter().chain(two).collect();
     assert_eq!(winners.len(), 1, "one of them wins");
     assert_eq!(bank.rest().await, winners);
+}
+
+/// W1. Each waits for the account that the other has changed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadlock_leaves_no_trace_of_the_event() {
+    for server in servers() {
+        let bank = Bank::open(server, "do 0").await;
+        let first = ["update accounts set amount = 1 where id = 1", "update accounts set amount = 3 where id = 2"];
+        let second = ["update accounts set amount = 2 where id = 2", "update accounts set amount = 4 where id = 1"];
+        one_of_two_wins(bank, first, second).await;
+    }
+}
+
+/// W1. Both have read what both then change: what the one has read would not be so any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_serialization_failure_leaves_no_trace_of_the_event() {
+    let steps = ["select amount from accounts where id = 1", "update accounts set amount = amount + 1 where id = 1"];
+    for server in servers() {
+        let bank = Bank::open(server, "set session transaction isolation level serializable").await;
+        one_of_two_wins(bank, steps, steps).await;
+    }
+    let bank = Bank::open(Shared::MariaDb, "set session innodb_snapshot_isolation = on").await;
+    one_of_two_wins(bank, steps, steps).await;
 }

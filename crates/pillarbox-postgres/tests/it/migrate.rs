@@ -1,5 +1,7 @@
 //! What the migrations find: nothing, older tables, tables of others, and search paths.
 
+use std::time::Duration;
+
 use pillarbox_core::port::InboxUpkeep as _;
 use pillarbox_core::port::{
     OwnStore as _, Position, StoreErrorKind, TransactStore as _, UpkeepStore as _, WriteStore as _,
@@ -9,11 +11,12 @@ use pillarbox_testkit::{
     servers::{Database, Shared},
     told,
 };
+use sqlx::{Connection as _, PgConnection};
 
-use crate::support::{MINUTE, event, keyed, new_row, owner, page};
+use crate::support::{MINUTE, event, keyed, new_row, owner, page, run_in};
 
 /// The tables of version 1, as the program of then made them, with a node in them and an event that waits.
-fn older(database: &Database) {
+pub(crate) fn older(database: &Database) {
     let text = include_str!("../../migrations/0001_tables.sql");
     let text = text.replace("{prefix_of}", "outbox_").replace("{prefix}", "outbox_");
     let text = text.replace('{', "outbox_").replace('}', "");
@@ -110,6 +113,63 @@ async fn the_text_and_the_program_migrate_at_once() {
         }
     });
     assert_eq!(database.run("select count(*) from fresh.outbox_schema").unwrap().trim(), VERSION.to_string());
+}
+
+/// Runs each on a thread of its own, all at once.
+fn at_once(migrations: Vec<Box<dyn Future<Output = ()> + Send>>) {
+    let ready = std::sync::Barrier::new(migrations.len());
+    std::thread::scope(|scope| {
+        for migration in migrations {
+            let ready = &ready;
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                ready.wait();
+                runtime.block_on(Box::into_pin(migration));
+            });
+        }
+    });
+}
+
+/// The same tables, which some name and others find; and tables side by side in a schema that each of them would make.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn processes_with_different_options_migrate_at_once() {
+    for _ in 0..4 {
+        let database = Shared::Postgres.database();
+        let outbox = |options: Options| -> Box<dyn Future<Output = ()> + Send> {
+            let url = database.url();
+            Box::new(async move { options.open(url).unwrap().migrate().await.unwrap() })
+        };
+        at_once(
+            (0..8).map(|n| outbox(if n % 2 == 0 { Options::new() } else { Options::new().schema("public") })).collect(),
+        );
+        assert_eq!(database.run("select count(*) from outbox_schema").unwrap().trim(), VERSION.to_string());
+        let inbox = || -> Box<dyn Future<Output = ()> + Send> {
+            let url = database.url();
+            Box::new(async move {
+                let store = Options::new().schema("fresh").open(url).unwrap();
+                PostgresInbox::new(&store).migrate().await.unwrap();
+            })
+        };
+        at_once((0..8).map(|n| if n % 2 == 0 { outbox(Options::new().schema("fresh")) } else { inbox() }).collect());
+        assert_eq!(database.run("select count(*) from fresh.inbox_schema").unwrap().trim(), "1");
+    }
+}
+
+/// As a backup does. Whoever waits for it keeps the nodes waiting that live.
+#[tokio::test]
+async fn an_upgrade_does_not_wait_long_for_whoever_reads_the_tables() {
+    let database = Shared::Postgres.database();
+    older(&database);
+    let mut reading = PgConnection::connect(&database.url()).await.unwrap();
+    run_in(&mut reading, "begin; select * from outbox_instance").await;
+    let store = PostgresStore::open(database.url()).unwrap();
+    let migrated = tokio::time::timeout(Duration::from_secs(20), store.migrate()).await.expect("it waits for ever");
+    assert_eq!(migrated.unwrap_err().kind(), StoreErrorKind::Conflict);
+    run_in(&mut reading, "commit").await;
+    store.migrate().await.unwrap();
+    works_on_with_what_was_there(&database).await;
+    let text = format!("set lock_timeout = '7s'; {} show lock_timeout", Options::new().migration_sql().unwrap());
+    assert_eq!(database.run(&text).unwrap().trim(), "7s", "the session's own is set again");
 }
 
 /// Debezium's table is called `outbox_event`.

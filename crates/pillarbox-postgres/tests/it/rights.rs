@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use pillarbox_core::Outbox as Engine;
-use pillarbox_core::port::{StoreErrorKind, TransactStore as _, UpkeepStore as _, WriteStore as _};
+use pillarbox_core::port::{OwnStore as _, StoreErrorKind, TransactStore as _, UpkeepStore as _, WriteStore as _};
 use pillarbox_postgres::{Options, PostgresStore};
 use pillarbox_testkit::{
     Probe,
     servers::{Database, Shared},
 };
 
-use crate::support::{event, keyed, new_row};
+use crate::{
+    migrate::older,
+    support::{MINUTE, event, keyed, new_row, owner},
+};
 
 /// A role without any right of its own, gone with this value.
 struct Role<'a> {
@@ -119,6 +122,60 @@ async fn a_node_without_a_right_on_the_sequence_is_told_what_to_grant() {
             store.migrate().await.unwrap();
         }
     }
+}
+
+/// As one that was granted its rights before that table was there.
+#[tokio::test]
+async fn a_node_without_rights_on_the_life_of_the_server_is_told_what_to_grant() {
+    for right in ["insert", "select"] {
+        let database = Shared::Postgres.database();
+        PostgresStore::open(database.url()).unwrap().migrate().await.unwrap();
+        let node = Role::new(&database, "node").granted(&of_the_page("a node"));
+        database.run(&format!("revoke {right} on outbox_life from {}", node.name)).unwrap();
+        let store = node.open();
+        let grant = format!("grant select, insert on outbox_life to {}", node.name);
+        for error in [store.check().await.unwrap_err(), store.migrate().await.unwrap_err()] {
+            assert_eq!(error.kind(), StoreErrorKind::Rejected);
+            assert!(error.to_string().contains(&format!("`{grant}`")), "{error}");
+        }
+        database.run(&grant).unwrap();
+        store.check().await.unwrap();
+        owner(&store, "a").await;
+    }
+    let database = Shared::Postgres.database();
+    PostgresStore::open(database.url()).unwrap().migrate().await.unwrap();
+    let library = Role::new(&database, "library").granted(&of_the_page("a process that only writes"));
+    library.open().check().await.unwrap();
+}
+
+/// Its rights are on the one table, and what it does makes void what is in the others.
+#[tokio::test]
+async fn a_role_that_may_only_empty_the_table_of_events_ends_the_leases() {
+    let database = Shared::Postgres.database();
+    let store = PostgresStore::open(database.url()).unwrap();
+    store.migrate().await.unwrap();
+    let (lease, _) = owner(&store, "a").await;
+    let sweeper = Role::new(&database, "sweeper").granted("grant truncate on outbox_event to ROLE");
+    database.run(&format!("set role {}; set search_path = ''; truncate public.outbox_event", sweeper.name)).unwrap();
+    assert_eq!(store.renew(&lease, MINUTE).await.unwrap_err().kind(), StoreErrorKind::Rewound);
+    let borrowed = format!(
+        "set role {}; create temp table own (a int);
+        create trigger own after truncate on own execute function public.outbox_emptied(); truncate own",
+        sweeper.name
+    );
+    assert!(database.run(&borrowed).is_err(), "a trigger of another's table");
+}
+
+#[tokio::test]
+async fn tables_of_another_role_are_left_to_it() {
+    let database = Shared::Postgres.database();
+    older(&database);
+    let maker = Role::new(&database, "maker").granted(
+        "grant create, usage on schema public to ROLE; grant select, insert, update, delete on all tables in schema public to ROLE",
+    );
+    let error = maker.open().migrate().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Rejected);
+    assert!(error.to_string().contains("belong to another role"), "{error}");
 }
 
 #[tokio::test]

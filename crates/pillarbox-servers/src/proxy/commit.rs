@@ -44,18 +44,23 @@ fn protocol(before: &[u8]) -> Option<Protocol> {
         [.., b'Q', 0, 0, 0, 11..=13] => Some(Protocol::Postgres),
         // The length, the number of the packet, and COM_QUERY.
         [.., 7..=9, 0, 0, 0, 3] => Some(Protocol::MySql),
-        // After other statements in one simple query: `select 1; commit`.
-        [.., b';', b' '] => is_begun_simple_query(before).then_some(Protocol::Postgres),
+        // After other statements in one query: `select 1; commit`.
+        [.., b';', b' '] => begun_query(before),
         _ => None,
     }
 }
 
-/// Whether the text that these bytes end with is the begin of a short simple query of PostgreSQL.
-fn is_begun_simple_query(before: &[u8]) -> bool {
-    before.windows(5).enumerate().any(|(at, head)| {
+/// Whose short query begins with the text that these bytes end with.
+fn begun_query(before: &[u8]) -> Option<Protocol> {
+    before.windows(5).enumerate().find_map(|(at, head)| {
         let text = &before[at + head.len()..];
-        matches!(head, [b'Q', 0, 0, 0, length] if usize::from(*length) > text.len())
-            && text.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ')
+        let (length, protocol) = match *head {
+            [b'Q', 0, 0, 0, length] => (length, Protocol::Postgres),
+            [length, 0, 0, 0, 3] => (length, Protocol::MySql),
+            _ => return None,
+        };
+        let is_text = text.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ');
+        (is_text && usize::from(length) > text.len()).then_some(protocol)
     })
 }
 
@@ -95,12 +100,15 @@ mod tests {
 
     #[test]
     fn a_commit_is_known_by_its_frame_and_not_by_its_letters() {
-        let cases: [(&[u8], Option<Protocol>); 8] = [
+        let cases: [(&[u8], Option<Protocol>); 11] = [
             (b"Q\0\0\0\x0bCOMMIT\0", Some(Protocol::Postgres)),
             (b"Q\0\0\0\x0ccommit;\0", Some(Protocol::Postgres)),
             (b"Q\0\0\0\x0aBEGIN\0Q\0\0\0\x0bCOMMIT\0", Some(Protocol::Postgres)),
             (b"Q\0\0\0\x1cselect 1; commit; begin\0", Some(Protocol::Postgres)),
             (b"\x07\0\0\0\x03COMMIT", Some(Protocol::MySql)),
+            (b"\x24\0\0\0\x03release savepoint pillarbox; commit", Some(Protocol::MySql)),
+            (b"\x07\0\0\x01\0\0\0\x02\0\0\0\x13\0\0\0\x03select 1; commit", Some(Protocol::MySql)),
+            (b"\x23\0\0\0\x16select '\0\0\0\x03\0\0\x03; commit' from t", None),
             (b"Q\0\0\0\x1eselect committed_at from t\0", None),
             (b"\x1a\0\0\0\x03select committed_at from t", None),
             (b"P\0\0\0\x10s1\0COMMIT\0\0\0", None),

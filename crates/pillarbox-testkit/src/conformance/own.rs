@@ -20,6 +20,13 @@ fn some(numbers: impl IntoIterator<Item = u8>) -> PartitionSet {
     numbers.into_iter().map(Partition).collect()
 }
 
+/// A mark is of a number that was given out: a store may set one back that lies above them all.
+async fn with_a_hundred_numbers<B: Backend>() -> Scene<B> {
+    let scene = Scene::<B>::new().await;
+    assert!(scene.write_to(Partition(0), 100).await.last() >= Some(&Seq(100)));
+    scene
+}
+
 async fn settle_mark<B: Backend>(scene: &Scene<B>, owner: &Owner, mark: Seq) {
     let batch = Batch { mark: Some(mark), ..Batch::default() };
     assert_eq!(scene.settle_batch(owner, &batch).await, Settled::Applied { stale: 0 });
@@ -121,7 +128,7 @@ pub async fn only_lapsed_nodes_are_expelled<B: Backend>() {
 
 /// P7, D13.
 pub async fn the_partitions_of_an_expelled_node_are_taken_with_a_raised_epoch_and_suspects<B: Backend>() {
-    let scene = Scene::<B>::new().await;
+    let scene = with_a_hundred_numbers::<B>().await;
     let old = scene.owner_of("old", SHORT, some([1, 2])).await;
     assert!(old.taken.iter().all(|taken| taken.suspects == 0));
     settle_mark(&scene, &old, Seq(77)).await;
@@ -141,7 +148,7 @@ pub async fn the_partitions_of_an_expelled_node_are_taken_with_a_raised_epoch_an
 
 /// O9: what a node took last may lie far behind what it had before, and it may die before it settles.
 pub async fn a_partition_taken_late_does_not_inherit_the_mark_of_its_dead_owner<B: Backend>() {
-    let scene = Scene::<B>::new().await;
+    let scene = with_a_hundred_numbers::<B>().await;
     let mut old = scene.owner_of("old", SHORT, some([1])).await;
     settle_mark(&scene, &old, Seq(100)).await;
     old.taken.extend(scene.take(&old.lease, some([2])).await);
@@ -155,7 +162,7 @@ pub async fn a_partition_taken_late_does_not_inherit_the_mark_of_its_dead_owner<
 
 /// O7, D12.
 pub async fn a_released_partition_is_free_at_once_with_its_mark_and_suspects<B: Backend>() {
-    let scene = Scene::<B>::new().await;
+    let scene = with_a_hundred_numbers::<B>().await;
     let old = scene.owner_of("old", LONG, some([1, 2])).await;
     let next = scene.owner_of("next", LONG, some([3])).await;
     let released =
@@ -172,7 +179,7 @@ pub async fn a_released_partition_is_free_at_once_with_its_mark_and_suspects<B: 
 
 /// O7, D12.
 pub async fn a_node_that_leaves_hands_over_without_suspects<B: Backend>() {
-    let scene = Scene::<B>::new().await;
+    let scene = with_a_hundred_numbers::<B>().await;
     let next = scene.join("next").await;
     for (name, mark, expected) in [("a", Some(Seq(9)), Seq(9)), ("b", None, Seq(7))] {
         let node = scene.owner_of(name, LONG, some([1, 2])).await;
@@ -197,7 +204,7 @@ pub async fn a_node_that_leaves_hands_over_without_suspects<B: Backend>() {
 
 /// P9: a process started twice under one name, or again after a crash.
 pub async fn a_node_of_the_same_name_replaces_the_former<B: Backend>() {
-    let scene = Scene::<B>::new().await;
+    let scene = with_a_hundred_numbers::<B>().await;
     let old = scene.owner_of("twin", LONG, some([1, 2])).await;
     settle_mark(&scene, &old, Seq(5)).await;
     let new = scene.owner_of("twin", LONG, some([1])).await;

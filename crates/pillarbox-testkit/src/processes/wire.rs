@@ -58,6 +58,7 @@ pub fn a_node_that_loses_commits_and_their_answers_loses_no_event_and_counts_no_
     stage.stop_writing(&["node"]);
     let (orders, ledger) = stage.until_all_done();
     println!("{} unknown, {} delivered again", ledger.of("unknown").count(), ledger.repeats());
+    assert!(ledger.of("unknown").next().is_some(), "only commits of settles were lost, and none of a writer");
     ledger.assert_delivered_is(&orders);
     ledger.assert_in_order_per_key(&orders);
     ledger.assert_commits_are_in(&orders);
