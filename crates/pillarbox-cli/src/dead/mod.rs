@@ -75,7 +75,7 @@ struct Show {
 /// List what was done, the newest first
 #[derive(Debug, ClapArgs)]
 struct History {
-    /// To this event or letter.
+    /// To the event of this id or number, or to this letter.
     #[arg(value_name = "ID")]
     id: Option<String>,
     #[command(flatten)]
