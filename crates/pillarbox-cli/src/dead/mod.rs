@@ -17,7 +17,7 @@ use self::{
 };
 use crate::{
     error::Error,
-    out::{self, Reader, harmless},
+    out::{self, Reader, harmless, one_line},
 };
 
 /// List what is dead, look at it, and replay, edit, skip or discard it
@@ -203,7 +203,7 @@ fn for_people(value: &Value) -> String {
     for (name, value) in fields.iter().filter(|(name, _)| !long.contains(&name.as_str())) {
         let value = match value {
             Value::Null => "-".to_owned(),
-            Value::String(text) => harmless(text),
+            Value::String(text) => one_line(text),
             other => other.to_string(),
         };
         let _ = writeln!(text, "{:<16}{value}", name.replace('_', " "));

@@ -93,7 +93,7 @@ fn as_text(found: &Found, now: Timestamp) -> String {
 }
 
 fn write_to(text: &mut String, found: &Found, now: Timestamp) -> std::fmt::Result {
-    let mut line = |name: &str, value: &str| writeln!(text, "{name:<16}{}", harmless(value));
+    let mut line = |name: &str, value: &str| writeln!(text, "{name:<16}{}", one_line(value));
     line("seq", &found.seq.to_string())?;
     line("id", &found.id)?;
     line("status", found.status.as_str())?;
