@@ -2,12 +2,13 @@
 
 use axum::{Json, response::IntoResponse};
 use pillarbox_core::{
-    domain::{Payload, Timestamp},
+    domain::{EventId, Payload, Timestamp},
+    engine::EventRef,
     port::{Action, ActionQuery, Deed, DeedPlace, DeedQuery, LetterId},
 };
 use serde::Serialize;
 
-use crate::{call::Call, dead::OUTBOX, letters::is_id, problem::Problem, view::ActionView};
+use crate::{call::Call, dead::OUTBOX, events::store, letters::is_id, problem::Problem, view::ActionView};
 
 #[derive(Serialize)]
 struct Page {
@@ -35,6 +36,10 @@ enum At {
 pub(crate) async fn list(call: Call) -> Result<axum::response::Response, Problem> {
     call.params.only(&["origin", "event_id", "letter_id", "who", "limit", "cursor", "payloads"])?;
     let (events, letters) = queries(&call)?;
+    let events = match events {
+        Some(query) => Some(as_recorded(&call, query).await?),
+        None => None,
+    };
     let limit = call.params.limit(&call.desk)?;
     let payloads = call.params.flag("payloads", true)?;
     let start = Cursor { events: Some(i64::MAX), letters: At::Start };
@@ -89,19 +94,24 @@ fn queries(call: &Call) -> Result<(Option<ActionQuery>, Option<DeedQuery>), Prob
     let asks_outbox = origin.as_deref().is_none_or(|origin| origin == OUTBOX) && letter_id.is_none();
     let of_outbox = call.desk.store.is_some() && asks_outbox;
     let of_letters = call.desk.letters.is_some() && origin.as_deref() != Some(OUTBOX);
-    let event = match event_id.as_deref().map(str::parse) {
-        None => Some(None),
-        Some(Ok(id)) => Some(Some(id)),
-        // A letter's event may have any id.
-        Some(Err(_)) if of_letters => None,
-        Some(Err(_)) => {
-            let allowed = "an id of 26 letters and digits";
-            return Err(Problem::bad_parameter("event_id", "it is no event's id", allowed));
-        }
+    let asked = ActionQuery { who: who.clone(), ..ActionQuery::default() };
+    // Any text may be the id of an event: SQL writes what it likes.
+    let asked = match event_id.as_deref().map(str::parse) {
+        Some(Ok(EventRef::Number(seq))) => ActionQuery { seq: Some(seq), ..asked },
+        _ => ActionQuery { event_id: event_id.clone(), ..asked },
     };
-    let events = event.filter(|_| of_outbox).map(|event_id| ActionQuery { event_id, who: who.clone() });
+    let events = of_outbox.then_some(asked);
     let letter = letter_id.map(|id| LetterId(id.to_ascii_lowercase()));
     Ok((events, of_letters.then_some(DeedQuery { letter, event_id, consumer: origin, who })))
+}
+
+/// Asks by an id as it is written where there is one like that in the record, and else as ids are written by us.
+async fn as_recorded(call: &Call, query: ActionQuery) -> Result<ActionQuery, Problem> {
+    let ours = query.event_id.as_deref().and_then(|id| Some((id, id.parse::<EventId>().ok()?.to_string())));
+    let Some(ours) = ours.and_then(|(id, ours)| (id != ours).then_some(ours)) else { return Ok(query) };
+    let literal = ActionQuery { who: None, ..query.clone() };
+    let is_recorded = !store(call)?.actions(&literal, None, 1).await?.actions.is_empty();
+    Ok(if is_recorded { query } else { ActionQuery { event_id: Some(ours), ..query } })
 }
 
 /// A page that ends early where the payloads beside it are too many bytes.

@@ -128,10 +128,8 @@ impl Bulk {
                 sleep_until(next_at).await;
                 let begun = Instant::now();
                 let acted = match act {
-                    Act::Replay if self.dry_run && !queue.may_replay(&letter) => {
-                        Err(LetterError::Refused(String::new()))
-                    }
-                    _ if self.dry_run => Ok(()),
+                    Act::Replay if self.dry_run => queue.may_replay(&letter),
+                    Act::Discard if self.dry_run => Ok(()),
                     Act::Replay => queue.replay(&letter.id, actor).await,
                     Act::Discard => queue.discard(&letter.id, actor).await,
                 };

@@ -147,11 +147,11 @@ pub(crate) async fn view(call: &Call, found: &Found, payloads: bool) -> Result<E
 /// the store look for them, and only where there is an error.
 async fn taken_before(call: &Call, found: &Found) -> Result<Taken, Problem> {
     let (eyes, mut taken) = (call.eyes(), Taken::default());
-    let Ok(id) = found.id.parse() else { return Ok(taken) };
     if found.last_error.is_none() || !eyes.takes_out() {
         return Ok(taken);
     }
-    let query = ActionQuery { event_id: Some(id), who: None };
+    // By the text that the row and the record of it share: SQL may have written an id in small letters.
+    let query = ActionQuery { event_id: Some(found.id.clone()), ..ActionQuery::default() };
     let mut from = None;
     loop {
         let page = store(call)?.actions(&query, from, READ).await?;

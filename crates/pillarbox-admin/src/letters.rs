@@ -45,12 +45,9 @@ pub trait Letters: Send + Sync + 'static {
     /// end all the same: else a message may be sent without a trace.
     fn replay<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()>;
 
-    /// Whether a pending letter may be sent again, as far as it can be told from the letter: what a dry run counts. Unless told
-    /// otherwise, each may.
-    fn may_replay(&self, letter: &Letter) -> bool {
-        let _ = letter;
-        true
-    }
+    /// Whether a pending letter could be sent again, as far as it can be told without doing so: what a dry run asks. What
+    /// [`replay`](Self::replay) would answer to all or to a letter like this one is answered here too.
+    fn may_replay(&self, letter: &Letter) -> Result<(), LetterError>;
 
     /// Puts a pending letter aside for good.
     fn discard<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()>;

@@ -32,8 +32,8 @@ impl Letters for DeadLetters {
         Box::pin(async move { DeadLetters::replay(self, id, actor).await.map_err(|error| of(id, error)) })
     }
 
-    fn may_replay(&self, letter: &Letter) -> bool {
-        DeadLetters::may_replay(self, letter)
+    fn may_replay(&self, letter: &Letter) -> Result<(), LetterError> {
+        DeadLetters::may_replay(self, letter).map_err(|error| of(&letter.id, error))
     }
 
     fn discard<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()> {

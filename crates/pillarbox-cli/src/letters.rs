@@ -115,7 +115,11 @@ impl Place {
         let (Some(url), Some(name)) = (&self.letters, &self.letters_name) else { return Ok(None) };
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
         let queue = match scheme.as_str() {
-            "redis" | "rediss" => pillarbox_redis::Options::new(url).letters(name).map(DeadLetters::new),
+            "redis" | "rediss" => pillarbox_redis::Options::new(url)
+                // The consumers that park there ask for what they need; who looks must not be shut out.
+                .persistence(pillarbox_redis::Persistence::EverySecond)
+                .letters(name)
+                .map(DeadLetters::new),
             "nats" | "tls" => {
                 let bucket = pillarbox_nats::Bucket::named(name);
                 pillarbox_nats::Options::new(url).letters(bucket).map(DeadLetters::new)
@@ -239,6 +243,10 @@ impl Letters for Queue {
 
     fn replay<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()> {
         Letters::replay(&self.letters, id, actor)
+    }
+
+    fn may_replay(&self, letter: &Letter) -> Result<(), LetterError> {
+        Letters::may_replay(&self.letters, letter)
     }
 
     fn discard<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()> {

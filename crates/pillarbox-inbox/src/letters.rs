@@ -150,7 +150,7 @@ impl DeadLetters {
         if self.store.insert(&new).await? {
             return Ok(new.id);
         }
-        self.change(&new.id, |stored| Ok(again(stored, &new))).await?;
+        self.change(&new.id, |stored| Ok(again(stored, &new, replay_number(parked)))).await?;
         Ok(new.id)
     }
 
@@ -184,9 +184,12 @@ impl DeadLetters {
         Ok(self.store.deeds(query, after, limit).await?)
     }
 
-    /// Whether a letter was replayed less often than it may be.
-    pub fn may_replay(&self, letter: &Letter) -> bool {
-        letter.replays < self.most_replays
+    /// Whether a letter could be replayed as far as its replays and the way back go.
+    pub fn may_replay(&self, letter: &Letter) -> Result<(), Error> {
+        if self.sink.is_none() {
+            return Err(Error::NoSink);
+        }
+        within(letter, self.most_replays)
     }
 
     /// Sends a pending letter to its topic again, for the consumer that gave it up. Of several calls at once one sends it; the
@@ -224,7 +227,7 @@ impl DeadLetters {
             return Err(error.into());
         }
         let now = self.store.now().await?;
-        self.change(id, |letter| Ok(sent(letter, now, &by, actor))).await?;
+        self.change(id, |letter| Ok(sent(letter, now, &by, claimed.replays + 1, actor))).await?;
         Ok(())
     }
 
@@ -327,7 +330,7 @@ impl DeadLetters {
             if claim.is_some() && stored.status == LetterStatus::Pending {
                 return Err(Error::Busy(stored.id.to_string()));
             }
-            Ok(again(stored, &new))
+            Ok(again(stored, &new, replay_number(parked)))
         });
         match begun.await {
             Ok(begun) => Ok(Some(begun.id)),
@@ -395,6 +398,19 @@ fn unreadable(id: &LetterId, error: StoreError) -> Error {
     error.into()
 }
 
+/// Whether a header says something of a replay, and is none of the message's own.
+pub(crate) fn is_of_replay(name: &str) -> bool {
+    [REPLAY_FOR, REPLAY_NUMBER, REPLAY_OF].iter().any(|ours| name.eq_ignore_ascii_case(ours))
+}
+
+/// Which replay a message of this consumer is, by its own word; 0 if it is none.
+fn replay_number(parked: &Parked<'_>) -> u32 {
+    let message = parked.message;
+    let is_ours = message.header(REPLAY_FOR) == Some(parked.consumer);
+    let number = message.header(REPLAY_NUMBER).filter(|_| is_ours);
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
 /// A new letter.
 fn letter(parked: &Parked<'_>, now: Timestamp) -> Letter {
     let Parked { consumer, message, reason, attempts } = *parked;
@@ -403,7 +419,6 @@ fn letter(parked: &Parked<'_>, now: Timestamp) -> Letter {
     if let Some((end, _)) = reason.char_indices().nth(ERROR_LIMIT) {
         reason.truncate(end);
     }
-    let ours = |name: &str| [REPLAY_FOR, REPLAY_NUMBER, REPLAY_OF].iter().any(|ours| name.eq_ignore_ascii_case(ours));
     Letter {
         id: id_of(consumer, &facts.id),
         version: 0,
@@ -414,7 +429,7 @@ fn letter(parked: &Parked<'_>, now: Timestamp) -> Letter {
         key: message.key.as_ref().map(ToString::to_string),
         content_type: message.content_type.clone(),
         attributes: message.attributes.clone(),
-        headers: message.headers.iter().filter(|(name, _)| !ours(name)).cloned().collect(),
+        headers: message.headers.iter().filter(|(name, _)| !is_of_replay(name)).cloned().collect(),
         payload: message.payload.clone(),
         reason,
         attempts,
@@ -430,13 +445,17 @@ fn letter(parked: &Parked<'_>, now: Timestamp) -> Letter {
     }
 }
 
-/// A letter that is pending again: its replays count on. What a person has put into it stays: the message that comes again may be the
-/// one of before, whose acknowledgement was lost.
-fn again(stored: &Letter, new: &Letter) -> Letter {
-    let is_edited = stored.history.iter().any(|action| action.what == EDIT);
-    let payload = if is_edited { stored.payload.clone() } else { new.payload.clone() };
+/// A letter that is pending again: its replays count on. The message may be back before its sender has counted it, and takes the
+/// claim away under which it was sent: so it counts itself, but no further than one, for it may say anything.
+///
+/// What a person has put into the letter stays when the message of before comes again, whose acknowledgement was lost. One with
+/// another payload is news.
+fn again(stored: &Letter, new: &Letter, replay: u32) -> Letter {
+    let was_edited = |action: &LetterAction| action.what == EDIT && action.before.as_ref() == Some(&new.payload);
+    let payload = if stored.history.iter().any(was_edited) { stored.payload.clone() } else { new.payload.clone() };
+    let replays = stored.replays.max(replay.min(stored.replays.saturating_add(1)));
     let history = stored.history.clone();
-    Letter { version: stored.version, replays: stored.replays, payload, history, ..new.clone() }
+    Letter { version: stored.version, replays, payload, history, ..new.clone() }
 }
 
 /// The id of the letter of a consumer and a message.
@@ -460,19 +479,24 @@ fn free(letter: &Letter, now: Timestamp, action: &'static str) -> Result<(), Err
     Ok(())
 }
 
-fn claimed(letter: &Letter, now: Timestamp, by: &str, most_replays: u32) -> Result<Letter, Error> {
-    free(letter, now, "replayed")?;
+fn within(letter: &Letter, most_replays: u32) -> Result<(), Error> {
     if letter.replays >= most_replays {
         return Err(Error::TooManyReplays { id: letter.id.to_string(), replays: letter.replays });
     }
+    Ok(())
+}
+
+fn claimed(letter: &Letter, now: Timestamp, by: &str, most_replays: u32) -> Result<Letter, Error> {
+    free(letter, now, "replayed")?;
+    within(letter, most_replays)?;
     let claim = Claim { by: by.to_owned(), until: now.saturating_add(CLAIM) };
     Ok(Letter { claim: Some(claim), ..letter.clone() })
 }
 
-/// A letter whose message the broker has. It may have died again already: then it is pending, and this replay counts.
-fn sent(letter: &Letter, now: Timestamp, by: &str, actor: &Actor) -> Letter {
+/// A letter whose message the broker has. It may have died again already: then it is pending, and this replay counts, once.
+fn sent(letter: &Letter, now: Timestamp, by: &str, replay: u32, actor: &Actor) -> Letter {
     let is_ours = letter.claim.as_ref().is_some_and(|claim| claim.by == by);
-    let letter = Letter { replays: letter.replays + 1, ..acted(letter, now, "replay", actor) };
+    let letter = Letter { replays: letter.replays.max(replay), ..acted(letter, now, "replay", actor) };
     if is_ours {
         Letter { status: LetterStatus::Replayed, finished_at: Some(now), claim: None, ..letter }
     } else {

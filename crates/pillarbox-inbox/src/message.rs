@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use ulid::Ulid;
 
-use crate::letters::REPLAY_OF;
+use crate::letters::{REPLAY_OF, is_of_replay};
 
 /// The content type of CloudEvents in one document.
 pub(crate) const STRUCTURED: &str = "application/cloudevents+json";
@@ -112,7 +112,8 @@ fn event(message: &Incoming, document: Option<&Document>, id: &str) -> Result<Ev
     if let Some(time) = attribute("time").and_then(|time| parse_time(&time)) {
         builder = builder.occurred_at(time);
     }
-    for (name, value) in &message.headers {
+    // Not what is said of a replay: a handler may pass its headers on with an event of its own, which is for everybody.
+    for (name, value) in message.headers.iter().filter(|(name, _)| !is_of_replay(name)) {
         builder = builder.header(name.as_str(), value.as_str());
     }
     let beside = message.attributes.iter().map(|(name, value)| (name, Some(Cow::from(value))));

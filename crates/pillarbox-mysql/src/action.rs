@@ -29,13 +29,13 @@ statements!(ActionSql {
     actions: concat!(
         action!(),
         "force index (primary) where id <= ? and (? is null or actor = ? and octet_length(actor) = octet_length(?))
-        order by id desc limit ?"
+        and (? is null or seq = ?) order by id desc limit ?"
     ),
     /// By the index on the event.
     actions_of: concat!(
         action!(),
         "force index (by_event) where id <= ? and (? is null or actor = ? and octet_length(actor) = octet_length(?))
-        and event_id = ? order by id desc limit ?"
+        and (? is null or seq = ?) and event_id = ? order by id desc limit ?"
     ),
     /// The end of a window of the oldest. By primary key: actions are recorded about in the order of their numbers.
     oldest: "select max(id) from (select id from {action} order by id limit ?) as oldest",
@@ -59,8 +59,10 @@ impl ActionStore for MySqlStore {
             let who = query.who.as_deref();
             let sql = if query.event_id.is_some() { actions_of } else { actions };
             let mut read = sqlx::query(sql.clone()).bind(from.unwrap_or(i64::MAX)).bind(who).bind(who).bind(who);
-            if let Some(id) = query.event_id {
-                read = read.bind(id.to_string());
+            let seq = query.seq.map(|seq| seq.0);
+            read = read.bind(seq).bind(seq);
+            if let Some(id) = query.event_id.as_deref() {
+                read = read.bind(id);
             }
             let mut entered = self.0.seeks.enter().await?;
             let rows = read.bind(i64::from(limit) + 1).fetch_all(&mut *entered).await.map_err(error::of)?;

@@ -100,11 +100,15 @@
 //! | | how | what it costs |
 //! |---|---|---|
 //! | [`NatsGuard`] | a mark is the first value of its key; it ends with the bucket's `max_age`, so that all marks of a bucket have one time. Released by the number of the value that was seen | a question a mark, 64 at once |
-//! | [`NatsLetters`] | a JSON document a letter. It is changed only if it is the one that was seen | lists, counts and purges read all letters, one question each: fine for the thousands of a dead letter queue, not for millions |
+//! | [`NatsLetters`] | a JSON document a letter. It is changed only if it is the one that was seen | a list reads all letters, one question each, for its first page and its last; the pages between come from that reading, for 15 seconds. Counts and purges read all: fine for the thousands of a dead letter queue, not for millions |
 //!
 //! A letter must fit into a message of the server, 1 MiB unless it was told otherwise; a payload that is no text takes
 //! twice its size. The time is that of the bucket's leader: it is asked by storing an empty value under the key `clock`, and
 //! reading when the server did so.
+//!
+//! A letter is confirmed when the server has written it, or most of its replicas have; one alone brings it to its disk every two
+//! minutes (`sync_interval`): set `sync_interval: always` in its `jetstream` section, or take three replicas, where a loss of power
+//! must not cost letters.
 
 mod bucket;
 mod connection;

@@ -33,12 +33,13 @@ statements!(ActionSql {
     actions: concat!(
         action!(),
         "where id <= $1 and ($2::text is null or event_id = $2) and ($3::text is null or actor = $3)
-        order by id desc limit $4"
+        and ($5::bigint is null or seq = $5) order by id desc limit $4"
     ),
     /// By the index on the event.
     actions_of: concat!(
         action!(),
-        "where id <= $1 and event_id = $2::text and ($3::text is null or actor = $3) order by id desc limit $4"
+        "where id <= $1 and event_id = $2::text and ($3::text is null or actor = $3)
+        and ($5::bigint is null or seq = $5) order by id desc limit $4"
     ),
     /// By primary key: actions are recorded about in the order of their numbers.
     forget: "delete from {action} where at <= $1
@@ -70,9 +71,10 @@ impl ActionStore for PostgresStore {
             let rows = self
                 .query(if query.event_id.is_some() { actions_of } else { actions })
                 .bind(from.unwrap_or(i64::MAX))
-                .bind(query.event_id.map(|id| id.to_string()))
+                .bind(query.event_id.as_deref())
                 .bind(query.who.as_deref())
                 .bind(i64::from(limit) + 1)
+                .bind(query.seq.map(|seq| seq.0))
                 .fetch_all(&mut *tx)
                 .await
                 .map_err(error::of)?;

@@ -15,6 +15,8 @@ use crate::{Options, Persistence, error};
 pub(crate) struct Connection {
     client: Client,
     options: Options,
+    // Whether what it writes has a time to live.
+    is_mortal: bool,
     slot: Mutex<Slot>,
     // One at a time; the others wait for what it opens.
     connecting: tokio::sync::Mutex<()>,
@@ -36,7 +38,12 @@ pub(crate) struct Open {
 
 impl Connection {
     pub(crate) fn new(client: Client, options: Options) -> Self {
-        Self { client, options, slot: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+        Self { client, options, is_mortal: false, slot: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+    }
+
+    /// For what has a time to live, which more servers throw out when their memory is full.
+    pub(crate) fn with_mortals(self) -> Self {
+        Self { is_mortal: true, ..self }
     }
 
     /// The open one, or a new one. Takes as long as it takes: the caller has the clock.
@@ -95,7 +102,7 @@ impl Connection {
         let mut settings = self.ask(connection, "append*").await?;
         settings.extend(self.ask(connection, "maxmemory-policy").await?);
         let setting = |name: &str| settings.get(name).map_or("unknown", String::as_str);
-        judge(required, setting("appendonly"), setting("appendfsync"), setting("maxmemory-policy"))
+        judge(required, setting("appendonly"), setting("appendfsync"), setting("maxmemory-policy"), self.is_mortal)
             .map_err(|reason| SinkError::unavailable(format_args!("redis at {}: {reason}", self.addr())))
     }
 
@@ -123,7 +130,13 @@ impl Connection {
 }
 
 /// Whether a server with these settings keeps what it confirms.
-fn judge(required: Persistence, appendonly: &str, appendfsync: &str, eviction: &str) -> Result<(), String> {
+fn judge(
+    required: Persistence,
+    appendonly: &str,
+    appendfsync: &str,
+    eviction: &str,
+    is_mortal: bool,
+) -> Result<(), String> {
     let (is_kept, enough) = match required {
         Persistence::Always => (appendonly == "yes" && appendfsync == "always", "always"),
         Persistence::EverySecond => (appendonly == "yes" && matches!(appendfsync, "always" | "everysec"), "everysec"),
@@ -132,14 +145,14 @@ fn judge(required: Persistence, appendonly: &str, appendfsync: &str, eviction: &
     if !is_kept {
         return Err(format!(
             "appendonly is {appendonly} and appendfsync is {appendfsync}, so that it could lose what it has confirmed: set \
-             appendonly to yes and appendfsync to {enough}, or ask for less with the sink's option persistence"
+             appendonly to yes and appendfsync to {enough}, or ask for less with the option persistence"
         ));
     }
-    // A stream has no time to live, and only what has one is thrown out by the others.
-    if eviction != "noeviction" && !eviction.starts_with("volatile-") {
+    // A stream or a letter has no time to live, and only what has one is thrown out by the others: a guard's mark.
+    if eviction != "noeviction" && (is_mortal || !eviction.starts_with("volatile-")) {
         return Err(format!(
             "maxmemory-policy is {eviction}, so that it could throw out what it has confirmed when its memory is full: set \
-             maxmemory-policy to noeviction, or ask for less with the sink's option persistence"
+             maxmemory-policy to noeviction, or ask for less with the option persistence"
         ));
     }
     Ok(())
@@ -177,12 +190,25 @@ mod tests {
             (EverySecond, "yes", "everysec", "unknown", false),
             (Unchecked, "yes", "always", "allkeys-lru", true),
         ] {
-            let judged = judge(required, appendonly, appendfsync, eviction);
+            let judged = judge(required, appendonly, appendfsync, eviction, false);
             assert_eq!(judged.is_ok(), is_kept, "{required:?} {appendonly} {appendfsync} {eviction}");
         }
-        let reason = judge(Always, "yes", "everysec", "noeviction").expect_err("not always");
+        let reason = judge(Always, "yes", "everysec", "noeviction", false).expect_err("not always");
         assert!(reason.contains("appendfsync is everysec") && reason.contains("to always"), "{reason}");
-        let reason = judge(Always, "yes", "always", "allkeys-lru").expect_err("evicted");
+        let reason = judge(Always, "yes", "always", "allkeys-lru", false).expect_err("evicted");
         assert!(reason.contains("maxmemory-policy is allkeys-lru") && reason.contains("to noeviction"), "{reason}");
+    }
+
+    #[test]
+    fn a_server_that_throws_out_what_has_a_time_to_live_is_none_for_marks() {
+        let judged = |required, eviction| judge(required, "yes", "always", eviction, true);
+        for eviction in ["volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru", "unknown"] {
+            for required in [Persistence::Always, Persistence::EverySecond] {
+                let reason = judged(required, eviction).expect_err("evicted");
+                assert!(reason.contains(eviction) && reason.contains("to noeviction"), "{reason}");
+            }
+            assert_eq!(judged(Persistence::Unchecked, eviction), Ok(()));
+        }
+        assert_eq!(judged(Persistence::EverySecond, "noeviction"), Ok(()));
     }
 }

@@ -24,7 +24,10 @@ pub struct Options {
     pub(crate) max_len: Option<u64>,
     #[serde(default)]
     pub(crate) exact_max_len: bool,
-    #[serde(default)]
+    #[serde(default, rename = "persistence")]
+    asked: Option<Persistence>,
+    /// What was asked for, or what is the default of what is made.
+    #[serde(skip)]
     pub(crate) persistence: Persistence,
     #[serde(default)]
     pub(crate) replicas: u32,
@@ -56,6 +59,7 @@ impl Options {
             largest: LARGEST,
             max_len: None,
             exact_max_len: false,
+            asked: None,
             persistence: Persistence::default(),
             replicas: 0,
             root_certificate: None,
@@ -94,10 +98,17 @@ impl Options {
         self
     }
 
-    /// What the server has to do for an entry before it may confirm it.
+    /// What the server has to do for an entry before it may confirm it. [`Always`](Persistence::Always) for
+    /// [dead letters](Self::letters), for their messages are acknowledged then and gone; else
+    /// [`EverySecond`](Persistence::EverySecond).
     #[must_use]
     pub fn persistence(mut self, persistence: Persistence) -> Self {
-        self.persistence = persistence;
+        self.asked = Some(persistence);
+        self.unless_asked(persistence)
+    }
+
+    fn unless_asked(mut self, persistence: Persistence) -> Self {
+        self.persistence = self.asked.unwrap_or(persistence);
         self
     }
 
@@ -126,23 +137,30 @@ impl Options {
         if self.largest == 0 || self.largest > LARGEST {
             return Err(refused(format_args!("largest is {}: 1 to {LARGEST} bytes are possible", self.largest)));
         }
-        Ok(RedisSink::new(&self.client()?, &self))
+        let options = self.unless_asked(Persistence::EverySecond);
+        Ok(RedisSink::new(&options.client()?, &options))
     }
 
     /// A source in place of a sink. Checks the settings, and does not connect.
     pub fn subscribe(self, subscription: Subscription) -> Result<RedisSource, SinkError> {
         subscription.judge()?;
-        Ok(RedisSource::new(self.clone().connection()?, self.connection()?, subscription))
+        let options = self.unless_asked(Persistence::EverySecond);
+        Ok(RedisSource::new(options.clone().connection()?, options.connection()?, subscription))
     }
 
-    /// A guard, whose keys begin with this. Checks the settings, and does not connect.
+    /// A guard, whose keys begin with this. Checks the settings, and does not connect. Its marks have a time to live, so that
+    /// the server must have `maxmemory-policy noeviction`, unless it is [unchecked](Persistence::Unchecked).
     pub fn guard(self, prefix: impl Into<String>) -> Result<RedisGuard, SinkError> {
-        Ok(RedisGuard::new(Store::new(self.connection()?), prefix.into()))
+        Ok(RedisGuard::new(
+            Store::new(self.unless_asked(Persistence::EverySecond).connection()?.with_mortals()),
+            prefix.into(),
+        ))
     }
 
-    /// A store of dead letters, whose keys begin with this. Checks the settings, and does not connect.
+    /// A store of dead letters, whose keys begin with this. Checks the settings, and does not connect. A server that does not
+    /// have `appendfsync always` is refused, unless less was asked for with [`persistence`](Self::persistence).
     pub fn letters(self, prefix: impl Into<String>) -> Result<RedisLetters, SinkError> {
-        Ok(RedisLetters::new(Store::new(self.connection()?), prefix.into()))
+        Ok(RedisLetters::new(Store::new(self.unless_asked(Persistence::Always).connection()?), prefix.into()))
     }
 
     pub(crate) fn connection(self) -> Result<Connection, SinkError> {
@@ -189,6 +207,7 @@ impl fmt::Debug for Options {
             .field("largest", &self.largest)
             .field("max_len", &self.max_len)
             .field("exact_max_len", &self.exact_max_len)
+            .field("asked", &self.asked)
             .field("persistence", &self.persistence)
             .field("replicas", &self.replicas)
             .field("root_certificate", &self.root_certificate)

@@ -26,13 +26,13 @@ statements!(ActionSql {
     actions: concat!(
         action!(),
         "not indexed where id <= ?1 and (?2 is null or event_id = ?2) and (?3 is null or actor = ?3)
-        order by id desc limit ?4"
+        and (?5 is null or seq = ?5) order by id desc limit ?4"
     ),
     /// By the index on the event.
     actions_of: concat!(
         action!(),
         "indexed by {action}_event where id <= ?1 and event_id = ?2 and (?3 is null or actor = ?3)
-        order by id desc limit ?4"
+        and (?5 is null or seq = ?5) order by id desc limit ?4"
     ),
     /// By primary key: actions are recorded in the order of their numbers.
     forget: "delete from {action} where at <= ?1
@@ -61,9 +61,10 @@ impl ActionStore for SqliteStore {
             let mut entered = self.0.operators.enter().await?;
             let rows = sqlx::query(if query.event_id.is_some() { actions_of } else { actions }.clone())
                 .bind(from.unwrap_or(i64::MAX))
-                .bind(query.event_id.map(|id| id.to_string()))
+                .bind(query.event_id.as_deref())
                 .bind(query.who.as_deref())
                 .bind(i64::from(limit) + 1)
+                .bind(query.seq.map(|seq| seq.0))
                 .fetch_all(entered.connection()?)
                 .await;
             let mut actions = rows

@@ -147,6 +147,32 @@ async fn a_dead_event_is_discarded_and_its_key_goes_on() {
     );
 }
 
+/// U3: an id may be none of ours, and the row may be gone: the number stays.
+#[tokio::test]
+async fn the_record_of_an_event_is_asked_for_by_its_number_or_its_id_as_it_stands_there() {
+    let bed = Bed::new().await;
+    let small = "01arz3ndektsv4rrffq69g5fav";
+    bed.run(&format!("update outbox_event set event_id = '{small}' where seq = 1")).await;
+    bed.run("update outbox_event set event_id = 'no-ulid-2' where seq = 2").await;
+    bed.post("/events/1/replay", json!({})).await.ok();
+    bed.send("DELETE", "/events/2", Some(ADA), None).await;
+    bed.post(&format!("/events/{}/replay", id(3)), json!({})).await.ok();
+    let done = async |to: &str| {
+        let page = bed.get(&format!("/actions?event_id={to}")).await.ok();
+        let actions = page["actions"].as_array().unwrap().iter();
+        actions.map(|action| (action["action"].clone(), action["seq"].as_i64().unwrap())).collect::<Vec<_>>()
+    };
+    for (to, action, seq) in
+        [("1", "replay", 1), (small, "replay", 1), ("2", "discard", 2), ("no-ulid-2", "discard", 2), ("3", "replay", 3)]
+    {
+        assert_eq!(done(to).await, [(json!(action), seq)], "{to}");
+    }
+    bed.run("update outbox_action set event_id = '01ARZ3NDEKTSV4RRFFQ69G5FAV' where seq = 1").await;
+    assert_eq!(done(small).await, [(json!("replay"), 1)], "as ids of ours are written");
+    assert_eq!(done("4").await, []);
+    assert_eq!(done("nobody").await, []);
+}
+
 #[tokio::test]
 async fn the_key_of_a_dead_head_goes_on_without_it() {
     let bed = Bed::new().await;
@@ -314,7 +340,7 @@ async fn mistakes_are_named() {
     assert_eq!(bed.get("/events?from=soon").await.problem(400)["parameter"], "from");
     assert_eq!(bed.get("/events?order=best").await.problem(400)["parameter"], "order");
     assert_eq!(bed.get("/events?key=%00").await.problem(400)["parameter"], "key");
-    assert_eq!(bed.get("/actions?event_id=7").await.problem(400)["parameter"], "event_id");
+    assert_eq!(bed.get("/actions?event_id=%00").await.problem(400)["parameter"], "event_id");
     assert_eq!(bed.get("/stats?x=1").await.problem(400)["parameter"], "x");
     bed.get("/nothing").await.problem(404);
     let wrong = bed.send("PATCH", "/events", Some(ADA), None).await;

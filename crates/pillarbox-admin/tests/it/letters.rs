@@ -95,6 +95,10 @@ impl Letters for Queue {
         Box::pin(self.finish(id, actor, "replay", LetterStatus::Replayed))
     }
 
+    fn may_replay(&self, _: &Letter) -> Result<(), LetterError> {
+        Ok(())
+    }
+
     fn discard<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> BoxFuture<'a, Result<(), LetterError>> {
         Box::pin(self.finish(id, actor, "discard", LetterStatus::Discarded))
     }

@@ -6,7 +6,7 @@ use axum::{
     body::{Body, Bytes},
     http::Request,
 };
-use pillarbox_admin::{Access, Admin, Asked, Identity, Letters, Limits};
+use pillarbox_admin::{Access, Admin, Asked, Identity, LetterError, Letters, Limits};
 use pillarbox_core::port::{
     Abilities, Actor, BoxFuture, Deed, DeedPlace, DeedQuery, Letter, LetterId, LetterPlace, LetterQuery, LetterStatus,
     LetterStore as _, Message, Sent, Sink,
@@ -197,9 +197,11 @@ async fn many_letters_are_refused_where_there_is_no_sink() {
     let letters = MemoryLetters::new();
     assert!(letters.insert(&letter(1)).await.unwrap());
     let bed = Bed::with(tokens(), |admin| admin.letters(DeadLetters::new(letters))).await;
-    let problem = bed.post("/dlq/replay", json!({ "all": true })).await.problem(409);
-    let detail = problem["detail"].as_str().unwrap();
-    assert!(detail.contains("no sink") && detail.contains("--config FILE or --broker URL"), "{detail}");
+    for dry_run in [true, false] {
+        let problem = bed.post("/dlq/replay", json!({ "all": true, "dry_run": dry_run })).await.problem(409);
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains("no sink") && detail.contains("--config FILE or --broker URL"), "{detail}");
+    }
     assert_eq!(bed.post("/dlq/discard", json!({ "all": true })).await.ok()["changed"], 1);
 }
 
@@ -233,6 +235,10 @@ impl Letters for Slow {
 
     fn replay<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()> {
         Letters::replay(&self.0, id, actor)
+    }
+
+    fn may_replay(&self, letter: &Letter) -> Result<(), LetterError> {
+        Letters::may_replay(&self.0, letter)
     }
 
     fn discard<'a>(&'a self, id: &'a LetterId, actor: &'a Actor) -> Asked<'a, ()> {

@@ -188,7 +188,8 @@ impl Chosen {
             }
         };
         let sends = !by_ids || self.ids.iter().any(|id| is_letter(id));
-        let replays = act == Act::Replay && !self.dry_run && sends;
+        // A dry run too: where there is no way back, it says so as a run would.
+        let replays = act == Act::Replay && sends;
         let api = if replays { self.desk.open_to_replay().await? } else { self.desk.open().await? };
         let done = if by_ids {
             each(&api, act, &self.ids, self.because.as_deref(), self.json).await

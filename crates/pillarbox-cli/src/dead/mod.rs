@@ -17,7 +17,7 @@ use self::{
 };
 use crate::{
     error::Error,
-    out::{self, Reader, harmless},
+    out::{self, Reader, harmless, one_line},
 };
 
 /// List what is dead, look at it, and replay, edit, skip or discard it
@@ -75,7 +75,7 @@ struct Show {
 /// List what was done, the newest first
 #[derive(Debug, ClapArgs)]
 struct History {
-    /// To this event or letter.
+    /// To the event of this id or number, or to this letter.
     #[arg(value_name = "ID")]
     id: Option<String>,
     #[command(flatten)]
@@ -203,7 +203,7 @@ fn for_people(value: &Value) -> String {
     for (name, value) in fields.iter().filter(|(name, _)| !long.contains(&name.as_str())) {
         let value = match value {
             Value::Null => "-".to_owned(),
-            Value::String(text) => harmless(text),
+            Value::String(text) => one_line(text),
             other => other.to_string(),
         };
         let _ = writeln!(text, "{:<16}{value}", name.replace('_', " "));

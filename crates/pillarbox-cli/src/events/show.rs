@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::Error,
-    out::{self, harmless},
+    out::{self, harmless, one_line},
     status::{for_people, seconds},
     store::Database,
 };
@@ -93,7 +93,7 @@ fn as_text(found: &Found, now: Timestamp) -> String {
 }
 
 fn write_to(text: &mut String, found: &Found, now: Timestamp) -> std::fmt::Result {
-    let mut line = |name: &str, value: &str| writeln!(text, "{name:<16}{}", harmless(value));
+    let mut line = |name: &str, value: &str| writeln!(text, "{name:<16}{}", one_line(value));
     line("seq", &found.seq.to_string())?;
     line("id", &found.id)?;
     line("status", found.status.as_str())?;
@@ -148,7 +148,7 @@ fn write_content(text: &mut String, record: &Record) -> std::fmt::Result {
     let payload = record.event.payload();
     let body = Body::of(payload);
     let form = if matches!(body, Body::Bytes(_)) { ", in base64" } else { "" };
-    writeln!(text, "\npayload: {}, {} bytes{form}", harmless(payload.content_type()), payload.len())?;
+    writeln!(text, "\npayload: {}, {} bytes{form}", one_line(payload.content_type()), payload.len())?;
     match body {
         Body::Json(json) => indented(text, &json::pretty(json)),
         Body::Text(plain) => indented(text, plain),

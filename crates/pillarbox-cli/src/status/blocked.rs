@@ -22,16 +22,18 @@ pub(super) struct Blocked {
 
 #[derive(Debug, Serialize)]
 struct BlockedKey {
-    key: String,
-    partition: u8,
+    /// None, as the partition and the type, where the row can't be decoded. It holds its key all the same.
+    key: Option<String>,
+    seq: i64,
+    partition: Option<u8>,
     /// `DEAD` waits for an operator, `RETRY` for its next attempt.
     status: &'static str,
     event_id: String,
-    event_type: String,
+    event_type: Option<String>,
     attempts: u32,
     error: Option<String>,
     /// Since its head died, or was written if it is tried again.
-    blocked_seconds: f64,
+    blocked_seconds: Option<f64>,
 }
 
 impl Blocked {
@@ -63,9 +65,11 @@ impl Blocked {
         }
         writeln!(text, "\nblocked keys")?;
         for blocked in &self.keys {
-            let BlockedKey { key, status, event_type, event_id, attempts, .. } = blocked;
-            let (key, event_type, event_id) = (one_line(key), one_line(event_type), one_line(event_id));
-            let since = for_people(blocked.blocked_seconds);
+            let BlockedKey { status, event_id, attempts, .. } = blocked;
+            let no_key = || format!("(key can't be read), seq {}", blocked.seq);
+            let key = blocked.key.as_deref().map_or_else(no_key, one_line);
+            let event_type = blocked.event_type.as_deref().map_or_else(|| "an event".to_owned(), one_line);
+            let (event_id, since) = (one_line(event_id), blocked.blocked_seconds.map_or("?".to_owned(), for_people));
             let tries = if *attempts == 1 { "attempt" } else { "attempts" };
             writeln!(text, "  {key}: {status} for {since} behind {event_type} {event_id}, {attempts} {tries}")?;
             if let Some(error) = &blocked.error {
@@ -83,23 +87,26 @@ impl Blocked {
 impl BlockedKey {
     /// What an event blocks, if it does.
     fn of(found: &Found, now: Timestamp) -> Option<Self> {
-        let record = found.record.as_ref().ok()?;
-        let key = record.key()?.as_str().to_owned();
+        let record = found.record.as_ref();
+        let created_at = record.ok().map(|record| record.created_at);
         let since = match found.status {
-            Status::Dead if found.holds_key => found.done_at.unwrap_or(record.created_at),
+            Status::Dead if found.holds_key => found.done_at.or(created_at),
             // One that was only put off has no error, and was never an obstacle by its own fault.
-            Status::Retry if found.last_error.is_some() => record.created_at,
+            Status::Retry if found.last_error.is_some() && record.is_ok_and(|record| record.key().is_some()) => {
+                created_at
+            }
             _ => return None,
         };
         Some(Self {
-            key,
-            partition: record.partition.0,
+            key: record.ok().and_then(|record| record.key()).map(|key| key.as_str().to_owned()),
+            seq: found.seq.0,
+            partition: record.ok().map(|record| record.partition.0),
             status: found.status.as_str(),
             event_id: found.id.clone(),
-            event_type: record.event.event_type().as_str().to_owned(),
+            event_type: record.ok().map(|record| record.event.event_type().as_str().to_owned()),
             attempts: found.attempts,
-            error: found.last_error.clone(),
-            blocked_seconds: seconds(since, now),
+            error: found.last_error.clone().or_else(|| record.err().cloned()),
+            blocked_seconds: since.map(|since| seconds(since, now)),
         })
     }
 }

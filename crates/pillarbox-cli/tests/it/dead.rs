@@ -192,6 +192,7 @@ fn the_dead_are_listed_shown_replayed_edited_skipped_and_discarded() {
         assert_eq!(told, expected);
         assert_eq!(history[3]["before"]["payload"], json!({ "n": 3.10 }));
         assert!(good(&over, &["history", &id(3)]).contains("a wrong number"));
+        assert!(good(&over, &["history", "5"]).contains("nobody wants it"), "by its number, when it is gone too");
         if let Some(admin) = admin {
             let said = admin.stop();
             assert!(said.contains("everybody on this machine, for there are no tokens"), "{said}");

@@ -249,6 +249,8 @@ fn replays(shop: &Shop) {
     }
     shop.park(3);
     for over in [&by_api[..], &by_config] {
+        let dry = objects(&good(over, &["replay", "--all", "--dry-run", "--json"]));
+        assert_eq!((&dry[0]["letters"], &dry[0]["refused"]), (&json!(1), &json!(1)), "{dry:?}");
         let said = bad(over, &["replay", &letters[2]]);
         assert!(said.contains("was replayed 3 times and died each time"), "{said}");
     }
@@ -324,7 +326,8 @@ fn without_a_clear_way_back_it_is_said_which_flag_to_give() {
     let shop = Shop::on_sqlite();
     let letter = shop.park(1);
     let over = ["--db", shop.database.as_str()];
-    for said in [bad(&over, &["replay", &letter]), bad(&over, &["replay", "--all"])] {
+    let many = [&["replay", "--all"][..], &["replay", "--all", "--dry-run"]];
+    for said in [&["replay", &*letter][..], many[0], many[1]].map(|arguments| bad(&over, arguments)) {
         assert!(said.contains("no sink was given") && said.contains("--config FILE or --broker URL"), "{said}");
     }
     let admin = Admin::start(&["--db", &shop.database, "--listen", "127.0.0.1:0"], &[]);

@@ -74,12 +74,31 @@ async fn what_others_have_written_does_not_command_the_terminal() {
         let text = String::from_utf8(output.stdout).expect("text");
         assert!(!text.is_empty(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{command:?}: {text:?}");
+        assert!(!text.lines().any(|line| line.starts_with("forged")), "{command:?}: {text:?}");
         assert!(command[0] != "status" || text.contains("k\u{fffd}[2Jevil forged: DEAD"), "{text:?}");
     }
     // For programs it is what it is.
     let output = pillarbox(&["status", "--db", &url, "--json"]);
     let status: Value = serde_json::from_slice(&output.stdout).expect("one object");
     assert_eq!(status["blocked"]["keys"][0]["key"], "k\u{1b}[2Jevil\nforged");
+    outbox.shutdown().await;
+}
+
+/// A4: what can't be decoded holds its key like any other.
+#[tokio::test]
+async fn a_key_behind_a_head_that_can_not_be_decoded_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("a.db").display());
+    let outbox = with_a_blocked_key(&url, "k", "no").await;
+    let store = SqliteStore::open(&url).await.unwrap();
+    sqlx::query("update outbox_event set headers = '[' where seq = 1").execute(store.pool()).await.unwrap();
+    let output = pillarbox(&["status", "--db", &url]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.contains("\n  (key can't be read), seq 1: DEAD for "), "{text}");
+    let output = pillarbox(&["status", "--db", &url, "--json"]);
+    let status: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    let blocked = &status["blocked"]["keys"][0];
+    assert_eq!((&blocked["key"], &blocked["seq"], &blocked["error"]), (&Value::Null, &json!(1), &json!("no")));
     outbox.shutdown().await;
 }
 

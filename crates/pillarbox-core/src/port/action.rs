@@ -5,7 +5,7 @@ use std::{fmt::Write as _, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use super::{Actor, BoxFuture, StoreError};
-use crate::domain::{EventId, Payload, Seq, Timestamp};
+use crate::domain::{Payload, Seq, Timestamp};
 
 /// What can be done to a dead event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,8 +56,10 @@ pub struct Action {
 /// Picks actions; unset fields match everything.
 #[derive(Clone, Debug, Default)]
 pub struct ActionQuery {
-    /// On this event.
-    pub event_id: Option<EventId>,
+    /// On the event of this id, as it stands in the table: what SQL has written need not be an id of ours.
+    pub event_id: Option<String>,
+    /// On the event of this number. No index serves it.
+    pub seq: Option<Seq>,
     /// By this actor.
     pub who: Option<String>,
 }

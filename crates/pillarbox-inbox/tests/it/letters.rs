@@ -3,13 +3,15 @@
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use pillarbox_core::{
-    engine::Work,
+    HandlerError,
+    engine::{Metadata, Work},
     port::{
         Abilities, Actor, BoxFuture, DeedQuery, Incoming, LetterQuery, LetterStatus, Message, Sent, Sink, SinkError,
     },
 };
 use pillarbox_inbox::{
-    Consumer, DeadLetterSettings, DeadLetters, Error, Guard, Inbox, MemoryGuard, MemoryLetters, Parked,
+    Consumer, DeadLetterSettings, DeadLetters, Error, Guard, Inbox, MemoryGuard, MemoryLetters, Parked, REPLAY_FOR,
+    REPLAY_NUMBER, REPLAY_OF,
 };
 use pillarbox_sqlite::SqliteStore;
 use pillarbox_testkit::{ManualClock, MemoryBroker};
@@ -331,6 +333,115 @@ async fn a_message_without_an_id_that_can_be_read_is_one_letter_however_often_it
         let all = letters(&queue, 1).await;
         assert_eq!((all.len(), all[0].headers.len()), (1, 0), "what is of the replay is not the letter's");
         consumer.shutdown().await;
+    }
+}
+
+/// I6: what is said of a replay is not said of what its handler passes on.
+#[tokio::test]
+async fn what_the_handler_of_a_replay_passes_on_is_for_everybody() {
+    let (broker, queue) = place();
+    let seen = Seen::new();
+    seen.fail([1]);
+    let passing = {
+        let (broker, handler) = (broker.clone(), seen.handler());
+        move |placed: OrderPlaced, meta: Metadata| {
+            let (broker, handler) = (broker.clone(), handler.clone());
+            async move {
+                let of_meta = meta.headers().iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+                let headers: Vec<_> = of_meta.collect();
+                handler(placed, meta).await?;
+                for number in [7, 8] {
+                    broker.publish(Incoming {
+                        topic: "mails".into(),
+                        headers: headers.clone(),
+                        ..message(number, None)
+                    });
+                }
+                Ok::<_, HandlerError>(())
+            }
+        }
+    };
+    let billing = Consumer::builder("billing", broker.source(TOPIC, "billing"), queue.clone());
+    let billing = billing.guard(Guard::new(MemoryGuard::new())).retry(retry()).handle(passing).start().await.unwrap();
+    let others = Seen::new();
+    let mailing = Consumer::builder("mailing", broker.source("mails", "mailing"), queue.clone());
+    let mailing = mailing.guard(Guard::new(MemoryGuard::new())).handle(others.handler()).start().await.unwrap();
+    broker.publish(Incoming { headers: vec![("tenant".into(), "acme".into())], ..message(1, None) });
+    let letter = letters(&queue, 1).await.remove(0);
+    seen.fail([]);
+    queue.replay(&letter.id, &ada()).await.unwrap();
+    let mut numbers = others.calls(2).await;
+    numbers.sort_unstable();
+    assert_eq!(numbers, [7, 8]);
+    assert_eq!(broker.sent("mails")[0].headers, [("tenant".to_owned(), "acme".to_owned())]);
+    billing.shutdown().await;
+    mailing.shutdown().await;
+}
+
+/// I6: the consumer is faster than who has sent it, and takes the claim away.
+#[tokio::test]
+async fn a_replay_that_is_back_before_it_is_told_counts_once_and_within_the_limit() {
+    let (broker, store, gate) = (MemoryBroker::new(), MemoryLetters::new(), Gate::new());
+    let queue = DeadLetters::new(store.clone()).sink(Arc::new(broker.clone())).most_replays(2);
+    let id = parked(&queue, 1).await;
+    let park_again = async || {
+        let message = broker.sent(TOPIC).pop().unwrap();
+        let parked = Parked { consumer: "billing", message: &message, reason: "still", attempts: 1 };
+        assert_eq!(queue.park(&parked).await.unwrap(), id);
+    };
+    queue.replay(&id, &ada()).await.unwrap();
+    park_again().await;
+    let slow = Standing { broker: broker.clone(), gate: gate.clone() };
+    let slow = DeadLetters::new(store).sink(Arc::new(slow)).most_replays(2);
+    let replay = tokio::spawn({
+        let id = id.clone();
+        async move { slow.replay(&id, &ada()).await }
+    });
+    gate.reached(1).await;
+    park_again().await;
+    let letter = queue.find(&id).await.unwrap().unwrap();
+    assert_eq!((letter.status, letter.replays, &letter.claim), (LetterStatus::Pending, 2, &None));
+    let error = queue.replay(&id, &ada()).await.unwrap_err();
+    assert!(matches!(error, Error::TooManyReplays { replays: 2, .. }), "{error}");
+    gate.open();
+    replay.await.unwrap().unwrap();
+    let letter = queue.find(&id).await.unwrap().unwrap();
+    assert_eq!((letter.status, letter.replays, letter.history.len()), (LetterStatus::Pending, 2, 2));
+    assert_eq!(broker.sent(TOPIC).len(), 2);
+}
+
+/// I6: anybody may write a header.
+#[tokio::test]
+async fn a_message_counts_itself_as_one_replay_at_most() {
+    let (_broker, queue) = place();
+    let id = parked(&queue, 1).await;
+    let stored = queue.find(&id).await.unwrap().unwrap();
+    for (consumer, number, counted) in
+        [("shipping", "1", 0), ("billing", "many", 0), ("billing", "4294967295", 1), ("billing", "1", 1)]
+    {
+        let headers = [(REPLAY_FOR, consumer), (REPLAY_NUMBER, number), (REPLAY_OF, &*stored.event_id)];
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let message = Incoming { headers, ..message(1, None) };
+        let parked = Parked { consumer: "billing", message: &message, reason: "no", attempts: 1 };
+        assert_eq!(queue.park(&parked).await.unwrap(), id);
+        assert_eq!(queue.find(&id).await.unwrap().unwrap().replays, counted, "{consumer} {number}");
+    }
+}
+
+/// U3: what a person has put in is for the message of before; another of its name has its own payload.
+#[tokio::test]
+async fn an_edit_gives_way_to_a_message_that_is_another() {
+    let (_broker, queue) = place();
+    let message = message(1, None);
+    let parked = Parked { consumer: "billing", message: &message, reason: "no", attempts: 3 };
+    let id = queue.park(&parked).await.unwrap();
+    queue.edit(&id, "{\"number\": 2}", &ada()).await.unwrap();
+    queue.edit(&id, "{\"number\": 3}", &ada()).await.unwrap();
+    for (comes, stays) in [(1, 3), (2, 3), (3, 3), (4, 4)] {
+        let message = Incoming { payload: format!("{{\"number\": {comes}}}").into(), ..message.clone() };
+        queue.park(&Parked { message: &message, ..parked }).await.unwrap();
+        let letter = queue.find(&id).await.unwrap().unwrap();
+        assert_eq!((letter.payload, letter.history.len()), (format!("{{\"number\": {stays}}}").into(), 2));
     }
 }
 

@@ -127,6 +127,44 @@ mod letters {
     }
 }
 
+/// I1: what was forgotten would be done twice.
+#[tokio::test]
+async fn a_guard_on_a_server_that_throws_out_marks_is_refused() {
+    use pillarbox_core::port::{GuardStore as _, StoreErrorKind};
+    use pillarbox_testkit::servers::Redis;
+    let server = Redis::start().expect("a server");
+    let mut connection = connect(&server.url()).await;
+    let mut command = redis::cmd("CONFIG");
+    command.arg("SET").arg("maxmemory-policy").arg("volatile-ttl");
+    let () = command.query_async(&mut connection).await.expect("CONFIG SET");
+    let hour = std::time::Duration::from_hours(1);
+    let guard = Options::new(server.url()).guard("pillarbox:").expect("a guard");
+    let error = guard.take("billing", &["m"], "me", hour).await.expect_err("a refusal");
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(error.to_string().contains("maxmemory-policy is volatile-ttl"), "{error}");
+    let unchecked =
+        Options::new(server.url()).persistence(Persistence::Unchecked).guard("pillarbox:").expect("a guard");
+    assert_eq!(unchecked.take("billing", &["m"], "me", hour).await.expect("an answer"), [true]);
+}
+
+/// I6: a message is acknowledged, and gone, when its letter is confirmed.
+#[tokio::test]
+async fn letters_ask_for_the_disk_unless_less_was_asked_for() {
+    use pillarbox_core::port::{LetterStore as _, StoreErrorKind};
+    use pillarbox_testkit::{letters::letter, servers::Redis};
+    let server = Redis::start().expect("a server");
+    let mut connection = connect(&server.url()).await;
+    let mut command = redis::cmd("CONFIG");
+    command.arg("SET").arg("appendfsync").arg("everysec");
+    let () = command.query_async(&mut connection).await.expect("CONFIG SET");
+    let letters = Options::new(server.url()).letters("pillarbox:").expect("letters");
+    let error = letters.insert(&letter(1)).await.expect_err("a refusal");
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(error.to_string().contains("appendfsync to always"), "{error}");
+    let less = Options::new(server.url()).persistence(Persistence::EverySecond).letters("pillarbox:").expect("letters");
+    assert!(less.insert(&letter(1)).await.expect("an answer"));
+}
+
 #[tokio::test]
 async fn letters_on_a_server_that_could_lose_them_are_refused() {
     use pillarbox_core::port::{LetterStore as _, StoreErrorKind};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pillarbox_core::{
-    Event,
+    Event, EventId,
     domain::{Payload, Seq, Status},
     port::{ActionQuery, ActionStore, Actor, AdminStore, Change, Query},
 };
@@ -133,14 +133,25 @@ pub async fn actions_are_listed_newest_first_and_by_event_and_actor<B: Backend>(
     }
     assert_eq!(found, all.actions, "page by page");
 
-    let by = async |event_id, who: Option<&str>| {
-        let query = ActionQuery { event_id, who: who.map(ToOwned::to_owned) };
+    let asked = async |query: ActionQuery| {
         let actions = store.actions(&query, None, 100).await.expect("actions").actions;
         actions.iter().map(|action| action.action.clone()).collect::<Vec<_>>()
+    };
+    let any = ActionQuery::default;
+    let by = async |event_id: Option<EventId>, who: Option<&str>| {
+        let (event_id, who) = (event_id.map(|id| id.to_string()), who.map(ToOwned::to_owned));
+        asked(ActionQuery { event_id, who, ..any() }).await
     };
     assert_eq!(by(Some(id), None).await, ["REPLAY", "EDIT", "SKIP"]);
     assert_eq!(by(None, Some("ada")).await, ["REPLAY", "REPLAY", "SKIP"]);
     assert_eq!(by(Some(id), Some("bob")).await, ["EDIT"]);
+    let of_first = ActionQuery { seq: first, ..any() };
+    assert_eq!(asked(of_first.clone()).await, ["REPLAY", "EDIT", "SKIP"]);
+    assert_eq!(asked(ActionQuery { seq: third, ..any() }).await, ["DISCARD"], "its row is gone");
+    assert_eq!(asked(ActionQuery { who: Some("bob".into()), ..of_first.clone() }).await, ["EDIT"]);
+    assert_eq!(asked(ActionQuery { event_id: Some(id.to_string()), ..of_first }).await, ["REPLAY", "EDIT", "SKIP"]);
+    assert!(asked(ActionQuery { event_id: Some(id.to_string()), seq: third, ..any() }).await.is_empty());
+    assert!(asked(ActionQuery { event_id: Some("no-ulid-2".into()), ..any() }).await.is_empty());
     for nobody in ["Ada", "ada ", "' or 1=1 --", "%", ""] {
         assert!(by(None, Some(nobody)).await.is_empty(), "{nobody:?}");
     }

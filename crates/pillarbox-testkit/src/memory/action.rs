@@ -35,10 +35,10 @@ impl Tables {
     }
 
     fn actions_of(&self, query: &ActionQuery, from: Option<i64>, limit: u32) -> Actions {
-        let id = query.event_id.map(|id| id.to_string());
         let mut found = self.actions.iter().rev().filter(|action| {
             from.is_none_or(|from| action.number <= from)
-                && (id.is_none() || id == action.event_id)
+                && (query.event_id.is_none() || query.event_id == action.event_id)
+                && (query.seq.is_none() || query.seq == action.seq)
                 && query.who.as_ref().is_none_or(|who| *who == action.actor.who)
         });
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);

@@ -84,6 +84,10 @@ impl Layer<MemoryStore> for Sweep {
 /// Pages come from the snapshot of the page before: what was settled, and known to be, before the read began, is in it
 /// all the same. In the product a read sees what was committed before it began, and what is settled while it is under
 /// way stays in memory as a tombstone until its rows are placed.
+///
+/// It stands for tombstones taken out: they are the engine's, which has no switch for it, and are there for one thing, rows that
+/// arrive after their settle. These rows arrive when no read of before the settle is left, and so no tombstone: the engine meets
+/// them as it would without any.
 #[derive(Debug, Default)]
 pub struct OldSnapshot(Mutex<Option<(PartitionSet, Page)>>);
 
