@@ -72,7 +72,9 @@ fn crowd<S: Site>(stage: &Stage<S>, count: i64) {
 }
 
 fn start<S: Site>(stage: &Stage<S>, name: &str) -> Process {
-    let node = stage.start(name, json!({ "role": "multi", "workers": 4 }));
+    // A million rows keep the disk busy: a lease that lapses meanwhile would interrupt the head, and a suspect that is
+    // interrupted again and again is dead.
+    let node = stage.start(name, json!({ "role": "multi", "workers": 4, "lease": 5_000 }));
     stage.until_joined(name);
     node
 }

@@ -75,8 +75,6 @@ pub enum Cause {
     Left,
     /// The server was restarted.
     Restarted,
-    /// A connection was cut.
-    Cut,
     /// The node's lease lapsed by itself: the machine was too busy.
     Lapsed,
     /// What its node had under way took longer than the node waits when it gives a partition up.
@@ -204,7 +202,8 @@ impl Story {
         }
     }
 
-    /// The fault between a success and its repeat. Within one epoch there is none: the owner knows what it has done.
+    /// The fault between a success and its repeat. Within one epoch there is none: the owner knows what it has done. A cut
+    /// connection is none either: what was on it is sent again, and the lease and its epoch are what they were.
     fn cause(&self, first: &Line, again: &Line, pauses: &[Pause<'_>]) -> Option<Cause> {
         if first.partition == again.partition && first.epoch == again.epoch {
             return None;
@@ -223,7 +222,6 @@ impl Story {
                 "slow" if of_node => Some(Cause::Slow),
                 "left" if of_node => Some(Cause::Left),
                 "away" | "restarted" => Some(Cause::Restarted),
-                "cut" => Some(Cause::Cut),
                 _ => None,
             }
         });

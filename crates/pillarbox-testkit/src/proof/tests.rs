@@ -67,7 +67,6 @@ fn what_succeeded_comes_again_only_after_a_fault_and_never_under_the_same_epoch(
         ("paused x 25 0 - - 0", Cause::Paused),
         ("lapsed x 40 0 - - 0", Cause::Lapsed),
         ("restarted - 40 0 - - 0", Cause::Restarted),
-        ("cut - 40 0 - - 0", Cause::Cut),
         ("left x 40 0 - - 0", Cause::Left),
         ("slow x 40 0 - - 0", Cause::Slow),
     ] {
@@ -75,11 +74,11 @@ fn what_succeeded_comes_again_only_after_a_fault_and_never_under_the_same_epoch(
         assert_eq!(report.violations, [], "{fault}");
         assert_eq!(report.repeats.into_iter().collect::<Vec<_>>(), [(cause, 1)]);
     }
-    // The fault of another node is no excuse, nor is one that came before the success.
-    for fault in ["killed z 40 0 - - 0", "cut - 29 0 - - 0"] {
+    // The fault of another node is no excuse, nor is one that came before the success, nor a connection that was cut.
+    for fault in ["killed z 40 0 - - 0", "restarted - 29 0 - - 0", "cut - 40 0 - - 0"] {
         assert_eq!(with(&[&[fault], &again[..]].concat()).violations.len(), 1, "{fault}");
     }
-    let same = with(&["cut - 40 0 - - 0", "begin x 60 1 c k 3", "end x 61 1 c k 3"]);
+    let same = with(&["restarted - 40 0 - - 0", "begin x 60 1 c k 3", "end x 61 1 c k 3"]);
     assert!(matches!(&same.violations[..], [Violation::Doubled { .. }]), "{same}");
 }
 
