@@ -157,6 +157,10 @@ impl Reader {
             return Ok(());
         }
         let recall = self.shared.store.recall(&gained).await?;
+        if !recall.suspects.is_empty() {
+            let suspects = recall.suspects.len();
+            tracing::warn!(node = %self.shared.node, suspects, "a node died: what it may have been running is delivered one at a time");
+        }
         {
             let mut flight = self.shared.flight.lock();
             // Some may have been lost while the answer was under way.

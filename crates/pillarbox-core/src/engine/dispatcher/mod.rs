@@ -367,7 +367,13 @@ impl Worker {
         };
         match started {
             Ok(Some(starts)) => {
-                tracing::warn!(event_id = %delivery.event().id(), starts, "delivering a suspect: it may have been running when a node died");
+                let event_id = delivery.event().id();
+                // The first time it is one of hundreds, of which the reader has told.
+                if starts > 1 {
+                    tracing::warn!(%event_id, starts, of = limit, "delivering a suspect once more: it has not come to an end before");
+                } else {
+                    tracing::debug!(%event_id, "delivering a suspect: it may have been running when a node died");
+                }
                 true
             }
             Ok(None) => {
