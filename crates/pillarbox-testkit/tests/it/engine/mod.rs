@@ -109,6 +109,15 @@ impl Stage {
     }
 }
 
+/// Panics when it is dropped.
+struct Sore;
+
+impl Drop for Sore {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "dropped");
+    }
+}
+
 /// How often tests look, in virtual time, and how often before they give up: far longer than any lease.
 const GLANCE: Duration = Duration::from_millis(20);
 const PATIENCE: usize = 30_000;

@@ -14,7 +14,7 @@ use pillarbox_core::{
 };
 use pillarbox_testkit::Call;
 
-use super::{DOWN, Stage, event, keyed, until, write};
+use super::{DOWN, Sore, Stage, event, keyed, until, write};
 
 /// D11: a task that panics begins again, with a memory that is read from the table: nothing is lost or reordered, and no
 /// attempt counts.
@@ -115,15 +115,6 @@ async fn a_handler_that_panics_when_it_is_asked_costs_no_worker() {
             assert_eq!(row.attempts, 3);
             assert!(row.last_error.unwrap().contains("not told"));
         }
-    }
-}
-
-/// Panics when it is dropped.
-struct Sore;
-
-impl Drop for Sore {
-    fn drop(&mut self) {
-        assert!(std::thread::panicking(), "dropped");
     }
 }
 
