@@ -2,8 +2,9 @@
 //!
 //! The lease is renewed here. So is everything of the engine's that holds over several steps what a renewal may have to wait
 //! for: on SQLite the write lock, on MySQL and MariaDB the node's row. These are the settles, the starts of suspects, the
-//! purge, and what operators do by this process. On the runtime of the handlers they could begin, and stand still in the middle as soon as a handler blocks it;
-//! the lease would lapse, for all that its own thread could do, and on SQLite nobody could write meanwhile.
+//! purge, and what operators do by this process. On the runtime of the handlers they could begin, and stand still in the
+//! middle as soon as a handler blocks it; the lease would lapse, for all that its own thread could do, and on SQLite nobody
+//! could write meanwhile.
 //!
 //! A socket is driven by the runtime on which it was connected, so each of these calls connects here: the stores' own
 //! connections know their runtime. What handlers and the application hold themselves is theirs: a transactional handler's

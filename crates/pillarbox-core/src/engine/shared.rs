@@ -217,8 +217,8 @@ impl Shared {
         self.end_lease(lease, why, true);
     }
 
-    /// A call under a lease has failed, which whoever made it tells. Most errors say nothing of the lease; if the database was rewound it is void, and
-    /// nobody has ended it: the node joins anew, the first time at once.
+    /// A call under a lease has failed, which whoever made it tells. Most errors say nothing of the lease; if the database was
+    /// rewound it is void, and nobody has ended it: the node joins anew, the first time at once.
     pub(crate) fn notice(&self, lease: &Lease, error: &StoreError) {
         if error.kind() == StoreErrorKind::Rewound {
             self.end_lease(lease, "what the node knows of the database is void, and it joins anew", false);

@@ -86,7 +86,8 @@ impl Ticket<'_> {
         let Some(failure) = failure.filter(|failure| failure.is_unavailable()) else {
             let was_open = circuit.is_open();
             if circuit.answered(is_probe) {
-                // Whatever it has asked for, it answers: the wish would count again as soon as the circuit opened for another reason.
+                // Whatever it has asked for, it answers: the wish would count again as soon as the circuit opened for another
+                // reason.
                 *not_before = Duration::ZERO;
                 if was_open {
                     open.set(0.0);
